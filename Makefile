@@ -1,0 +1,36 @@
+# Two commands do everything from nothing: `make run` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export FLWR_TELEMETRY_ENABLED ?= 0
+export RAY_USAGE_STATS_ENABLED ?= 0
+
+.PHONY: run test lint check bench clean
+
+run: $(READY)
+	$(BIN)/bouquet compare fedavg local apfl --engine ray \
+		-c data.name=digits -c data.clients=20 -c data.classes-per-client=2
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+check: lint test
+
+bench: $(READY)
+	$(BIN)/python benchmarks/speed.py
+
+clean:
+	rm -rf $(VENV) runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Plain pip: other installers would take torch's CUDA build.
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $(READY)

@@ -1,0 +1,300 @@
+"""The command line.
+
+Exit codes: 0 for success, 1 for a run that failed, 2 for wrong input.
+"""
+
+import logging
+import os
+import sys
+import tomllib
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from bouquet.display import Finished
+    from strategies.core.config import Key
+
+# Torch, Ray and Flower take seconds to import, so commands import what they need
+# themselves: `bouquet --help` answers at once.
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Federated learning where every client ends up with a model of its own.",
+)
+data_app = typer.Typer(no_args_is_help=True, help="The data sets there are.")
+app.add_typer(data_app, name="data")
+
+
+class Engine(StrEnum):
+    """What runs a simulation."""
+
+    inline = "inline"
+    ray = "ray"
+
+
+EngineOption = Annotated[
+    Engine, typer.Option(help="inline: this process, a thread a core; ray: a process a core.")
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file of keys.", metavar="FILE.toml")
+]
+KeysOption = Annotated[
+    list[str] | None,
+    typer.Option("-c", metavar="KEY=VALUE", help="Set a key; may be given many times."),
+]
+OutOption = Annotated[Path | None, typer.Option(help="The run's folder.", metavar="DIR")]
+
+
+@app.command()
+def simulate(
+    engine: EngineOption = Engine.inline,
+    config: ConfigOption = None,
+    keys: KeysOption = None,
+    out: OutOption = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this folder.", metavar="DIR")
+    ] = None,
+) -> None:
+    """Train on simulated clients.
+
+    [bold]Examples[/bold]
+
+      bouquet simulate -c scheme=apfl -c rounds=30
+
+      bouquet simulate --engine ray -c data.clients=100 -c clients-per-round=10
+
+      bouquet simulate --resume runs/20260101-120000-apfl-digits -c rounds=60
+    """
+    from bouquet.display import show
+
+    values = _values(config, keys, out if resume is None else None)
+    show([_simulate(engine.value, values, resume)])
+
+
+@app.command()
+def compare(
+    schemes: Annotated[list[str], typer.Argument(help="Schemes to run, one after the other.")],
+    engine: EngineOption = Engine.inline,
+    config: ConfigOption = None,
+    keys: KeysOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the runs' folders.", metavar="DIR")
+    ] = None,
+) -> None:
+    """Train the same clients with several schemes and put the results in one table.
+
+    [bold]Example[/bold]
+
+      bouquet compare fedavg local apfl -c rounds=30
+    """
+    from bouquet.display import show
+    from strategies.settings import parse
+
+    values = _values(config, keys, None)
+    jobs = [values | {"scheme": scheme} for scheme in schemes]
+    if out is not None:
+        jobs = [job | {"out": str(out / str(job["scheme"]))} for job in jobs]
+    for job in jobs:
+        parse(job)  # refuse a wrong name before the first run, not after it
+    show([_simulate(engine.value, job, None) for job in jobs])
+
+
+@app.command()
+def schemes(
+    name: Annotated[str | None, typer.Argument(help="Show one scheme with its keys.")] = None,
+) -> None:
+    """The schemes there are, with their papers and keys.
+
+    [bold]Example[/bold]
+
+      bouquet schemes apfl
+    """
+    from rich.table import Table
+
+    from bouquet.display import out
+    from strategies import SCHEMES
+    from strategies.core.config import keys_of
+    from strategies.core.errors import BadInput
+
+    if name is not None and name not in SCHEMES:
+        raise BadInput(f"scheme must be one of {', '.join(SCHEMES)}, not {name!r}.")
+    if name is None:
+        table = Table("scheme", "name", "paper", "shares", "keeps", header_style="bold")
+        for scheme in SCHEMES.values():
+            table.add_row(scheme.name, scheme.title, scheme.paper, scheme.shares, scheme.keeps)
+        out.print(table)
+        return
+    scheme = SCHEMES[name]
+    out.print(f"[bold]{scheme.name}[/bold]  {scheme.title}")
+    out.print(f"paper    {scheme.paper}", highlight=False)
+    out.print(f"shares   {scheme.shares}", highlight=False)
+    out.print(f"keeps    {scheme.keeps}", highlight=False)
+    out.print(f"weights  {scheme.weights}", highlight=False)
+    _print_keys(list(keys_of(scheme.config, scheme.name)))
+
+
+@app.command()
+def models() -> None:
+    """The models there are, and the keys under [bold]model[/bold].
+
+    [bold]Example[/bold]
+
+      bouquet simulate -c model.name=mlp -c model.hidden=100
+    """
+    from rich.table import Table
+
+    from bouquet.display import out
+    from models import MODELS, ModelConfig
+    from strategies.core.config import keys_of
+
+    table = Table("model", "what it is", header_style="bold")
+    for model in MODELS.values():
+        table.add_row(model.name, model.doc)
+    out.print(table)
+    _print_keys(list(keys_of(ModelConfig, "model")))
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """The data sets there are, and the keys under [bold]data[/bold].
+
+    [bold]Example[/bold]
+
+      bouquet data list
+    """
+    from rich.table import Table
+
+    from bouquet.display import out
+    from data import DATASETS, DataConfig
+    from strategies.core.config import keys_of
+
+    table = Table("data set", "what it is", "clients", "model", header_style="bold")
+    for one in DATASETS.values():
+        table.add_row(
+            one.name, one.doc, "its own" if one.natural else "by data.partition", one.model
+        )
+    out.print(table)
+    _print_keys(list(keys_of(DataConfig, "data")))
+
+
+@data_app.command("describe")
+def data_describe(
+    name: Annotated[str, typer.Argument(help="A data set.")],
+    config: ConfigOption = None,
+    keys: KeysOption = None,
+) -> None:
+    """Who holds what: examples and labels of every client.
+
+    [bold]Example[/bold]
+
+      bouquet data describe digits -c data.partition=dirichlet
+    """
+    from rich.table import Table
+
+    from bouquet.display import out
+    from data import load
+    from strategies.settings import parse
+
+    settings = parse(_values(config, keys, None) | {"data.name": name})
+    found = load(settings.data, settings.run.seed, settings.dtype)
+    table = Table("client", "train", "test", header_style="bold")
+    if found.classes:
+        table.add_column("training examples of each label")
+    for client, split in found.clients.items():
+        row = [client, str(len(split.train)), str(len(split.test))]
+        if found.classes:
+            counts = enumerate(found.label_counts(client))
+            row.append("  ".join(f"{label}:{count}" for label, count in counts if count))
+        table.add_row(*row)
+    out.print(table)
+
+
+def main() -> None:
+    """Run the command line: one clear sentence for wrong input, never a traceback."""
+    from strategies.core.errors import BadInput, RunFailed
+
+    for name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
+        os.environ.setdefault(name, "0")
+    try:
+        app()
+    except BadInput as error:
+        print(f"bouquet: {error}", file=sys.stderr)
+        sys.exit(2)
+    except RunFailed as error:
+        print(f"bouquet: the run failed: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("bouquet: interrupted; --resume goes on from the last round.", file=sys.stderr)
+        sys.exit(1)
+
+
+def _simulate(engine: str, values: dict[str, object], resume: Path | None) -> "Finished":
+    from bouquet.display import Finished, progress
+    from bouquet.engines import simulate, with_nodes
+    from server_app.runfolder import RunFolder, new_folder, resumed
+    from strategies.settings import parse
+
+    # Flower's own chatter is for people who debug Flower.
+    logging.getLogger("flwr").setLevel(os.environ.get("BOUQUET_LOG", "WARNING"))
+    if resume is not None:
+        folder = RunFolder(resume)
+        settings, done = resumed(folder, values), folder.read_checkpoint()[0]
+    else:
+        settings, done = with_nodes(parse(values)), 0
+        folder = new_folder(settings)
+    with progress(settings.run.scheme, settings.run.rounds, done) as observe:
+        summary = simulate(settings, folder, engine, resume=resume is not None, observe=observe)
+    return Finished(summary, folder.path)
+
+
+def _values(config: Path | None, keys: list[str] | None, out: Path | None) -> dict[str, object]:
+    """Keys of a file, then of ``-c``, then of options."""
+    from server_app.runfolder import read_toml
+    from strategies.core.config import refuse_unknown
+    from strategies.core.errors import BadInput
+    from strategies.settings import all_keys
+
+    values = {} if config is None else read_toml(config)
+    known = {one.name: one for one in all_keys()}
+    refuse_unknown(values, known)
+    for pair in keys or []:
+        name, equals, text = pair.partition("=")
+        name = name.strip()
+        if not equals:
+            raise BadInput(f"-c takes KEY=VALUE, not {pair!r}.")
+        refuse_unknown([name], known)
+        values[name] = _value(text.strip(), known[name])
+    if out is not None:
+        values["out"] = str(out)
+    return values
+
+
+def _value(text: str, key: "Key") -> object:
+    """A value as TOML would read it; text needs no quotes."""
+    if key.kind is str and not text.startswith(('"', "'")):
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _print_keys(keys: list["Key"]) -> None:
+    from rich.table import Table
+
+    from bouquet.display import out
+
+    if not keys:
+        return
+    table = Table("key", "default", "allowed", "meaning", header_style="bold")
+    for key in keys:
+        note = f" ({key.degenerate})" if key.degenerate else ""
+        default = str(key.default).lower() if key.kind is bool else str(key.default)
+        table.add_row(key.name, default, key.allowed, key.doc + note)
+    out.print(table)

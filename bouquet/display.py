@@ -1,0 +1,120 @@
+"""What a person sees: progress while a run goes on, tables when it is over."""
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+out = Console()
+err = Console(stderr=True)
+
+
+Observer = Callable[[dict[str, Any]], None]
+
+
+@contextmanager
+def progress(title: str, rounds: int, done: int = 0) -> Iterator[Observer]:
+    """Show a run's progress: a bar on a terminal, plain lines elsewhere."""
+    if not err.is_terminal:
+        yield lambda event: err.print(
+            f"{title} round {event['round']}/{rounds} {_words(event)}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[words]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=err) as bar:
+        task = bar.add_task(title, total=rounds, completed=done, words="starting")
+        yield lambda event: bar.update(task, completed=event["round"], words=_words(event))
+
+
+def _words(event: dict[str, Any]) -> str:
+    metrics = event["metrics"]
+    what = "accuracy" if "shared_accuracy" in metrics else "loss"
+    words = [f"{event['seconds']:.2f} s/round"]
+    for whose in ("shared", "personal"):
+        if f"{whose}_{what}" in metrics:
+            words.append(f"{whose} {what} {_number(metrics[f'{whose}_{what}'])}")
+    if event["failures"]:
+        words.append(f"{len(event['failures'])} failed")
+    return "  ".join(words)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended well, and where it is."""
+
+    summary: dict[str, Any]
+    folder: Path
+
+
+def results(runs: Sequence[Finished]) -> Table:
+    """One line a run: how well, how evenly, at what cost."""
+    what = "accuracy" if "accuracy" in runs[0].summary["shared"] else "loss"
+    table = Table(title=None, header_style="bold")
+    table.add_column("scheme")
+    for heading in (
+        f"shared {what}",
+        f"personal {what}",
+        "worst client",
+        "helped",
+        "hurt",
+        "bytes",
+        "seconds",
+    ):
+        table.add_column(heading, justify="right")
+    for run in runs:
+        summary = run.summary
+        personal = summary["personal"][what]
+        table.add_row(
+            summary["scheme"],
+            _number(summary["shared"][what]["mean"]),
+            _number(personal["mean"]),
+            _number(personal["min"] if what == "accuracy" else personal["max"]),
+            str(summary["helped"]),
+            str(summary["hurt"]),
+            _bytes(summary["bytes_up"] + summary["bytes_down"]),
+            f"{summary['seconds']:.1f}",
+        )
+    return table
+
+
+def show(runs: Sequence[Finished]) -> None:
+    """Print the table and where the runs are."""
+    out.print(results(runs))
+    out.print(
+        "[dim]On the clients' own test data. worst client: of the personal models; helped, hurt:"
+        " clients whose personal model does better, worse than the shared one."
+    )
+    for run in runs:
+        out.print(f"{run.summary['scheme']}: {run.folder}", highlight=False, soft_wrap=True)
+
+
+def read_clients(folder: Path) -> list[dict[str, str]]:
+    """The rows of a run's table of clients."""
+    with open(folder / "clients.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3e}"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

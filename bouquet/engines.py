@@ -1,0 +1,231 @@
+"""The simulation engines: the same ServerApp and ClientApp, run in two ways.
+
+``inline`` calls the ClientApp in this process, a thread for each core. ``ray`` is
+Flower's own simulation engine, a process for each core. Nodes do the same
+arithmetic on both, so the same seed and number of nodes give the same weights.
+"""
+
+import logging
+import os
+import secrets
+import threading
+import uuid
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from client_app.main import forget
+from client_app.main import make_app as make_client_app
+from server_app.loop import Event
+from server_app.main import make_app as make_server_app
+from server_app.runfolder import RunFolder
+from strategies.core.errors import BadInput, RunFailed
+from strategies.settings import Settings
+
+
+def workers() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def with_nodes(settings: Settings) -> Settings:
+    """Settings whose number of nodes is settled: one per worker unless the user said."""
+    return settings.with_run(nodes=settings.run.nodes or workers())
+
+
+def simulate(
+    settings: Settings,
+    folder: RunFolder,
+    engine: str,
+    *,
+    resume: bool = False,
+    observe: Callable[[Event], None] = lambda event: None,
+) -> dict[str, Any]:
+    """Run a simulation to its end and stop all it started.
+
+    Parameters
+    ----------
+    settings : Settings
+        What to run, with the number of nodes settled.
+    folder : RunFolder
+        Where to write.
+    engine : str
+        ``inline`` or ``ray``.
+    resume : bool
+        Whether to go on from the folder's checkpoint.
+    observe : callable
+        Told of every round as it ends.
+
+    Returns
+    -------
+    dict
+        The run's summary.
+    """
+    if engine == "ray" and settings.run.store == "memory":
+        raise BadInput(
+            "store must be 'context' or 'disk' on the ray engine: its workers share no memory."
+        )
+    summaries: list[dict[str, Any]] = []
+    stop = threading.Event()
+    server_app = make_server_app(
+        settings,
+        folder,
+        engine=engine,
+        resume=resume,
+        observe=observe,
+        stop=stop,
+        finish=summaries.append,
+    )
+    client_app = make_client_app(settings, store="memory" if engine == "inline" else "disk")
+    run = {"inline": _run_inline, "ray": _run_ray}[engine]
+    try:
+        run(server_app, client_app, settings.run.nodes)
+    finally:
+        stop.set()  # whatever ended the engine, the run loop's thread must not wait on
+    if not summaries:
+        raise RunFailed("The run ended without a result.")
+    return summaries[0]
+
+
+class InlineGrid(Grid):
+    """A Flower Grid whose nodes are threads of this process.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        What the nodes run.
+    nodes : int
+        How many there are.
+    """
+
+    def __init__(self, client_app: ClientApp, nodes: int) -> None:
+        self._client_app = client_app
+        self._run = Run.create_empty(run_id=secrets.randbits(62))
+        self._contexts = {
+            place + 1: Context(
+                run_id=self._run.run_id,
+                node_id=place + 1,
+                node_config={"partition-id": place, "num-partitions": nodes},
+                state=RecordDict(),
+                run_config={},
+            )
+            for place in range(nodes)
+        }
+        # OpenMP's number of threads belongs to a thread, so each one sets its own.
+        self._pool = ThreadPoolExecutor(workers(), "node", torch.set_num_threads, (1,))
+        self._replies: dict[str, Future[Message]] = {}
+        TaskIdentity.task_id, TaskIdentity.run_id = 1, self._run.run_id
+        TaskIdentity.node_id = SUPERLINK_NODE_ID
+
+    def close(self) -> None:
+        """End the threads and forget what the nodes kept."""
+        self._pool.shutdown(cancel_futures=True)
+        forget(self._run.run_id)
+
+    def set_run(self, run: Run) -> None:
+        """Set the run messages belong to."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run messages belong to."""
+        return replace(self._run)
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Make a message, as Flower's older apps do."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The nodes there are."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Give messages to their nodes."""
+        ids = []
+        for message in messages:
+            one = str(uuid.uuid4())
+            message.metadata.__dict__["_message_id"] = one  # as Flower's own grids do
+            self._replies[one] = self._pool.submit(self._answer, message)
+            ids.append(one)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Replies that have arrived."""
+        ready = [one for one in message_ids if one in self._replies and self._replies[one].done()]
+        return [self._replies.pop(one).result() for one in ready]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and wait for the replies."""
+        from server_app.roster import exchange
+
+        return exchange(self, list(messages), timeout or 0.0, threading.Event())
+
+    def _answer(self, message: Message) -> Message:
+        context = self._contexts[message.metadata.dst_node_id]
+        try:
+            return self._client_app(message=message, context=context)
+        except Exception as error:  # a node that fails answers with an error, as in Flower
+            reason = f"{type(error).__name__}: {error}"
+            failed = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason)
+            return Message(failed, reply_to=message)
+
+
+def _run_inline(server_app: Any, client_app: ClientApp, nodes: int) -> None:
+    threads = torch.get_num_threads()
+    grid = InlineGrid(client_app, nodes)
+    context = Context(
+        run_id=grid.run.run_id, node_id=0, node_config={}, state=RecordDict(), run_config={}
+    )
+    try:
+        torch.set_num_threads(1)
+        server_app(grid=grid, context=context)
+    finally:
+        grid.close()
+        torch.set_num_threads(threads)
+
+
+def _run_ray(server_app: Any, client_app: ClientApp, nodes: int) -> None:
+    import ray
+    from flwr.simulation import run_simulation
+
+    ours = not ray.is_initialized()
+    init: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers()}
+    flower = logging.getLogger("flwr")
+    flower.addFilter(_not_deprecated)
+    try:
+        run_simulation(
+            server_app=server_app,
+            client_app=client_app,
+            num_supernodes=nodes,
+            backend_config={
+                "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},
+                "init_args": init,
+            },
+        )
+    finally:
+        flower.removeFilter(_not_deprecated)
+        if ours:
+            ray.shutdown()
+
+
+def _not_deprecated(record: logging.LogRecord) -> bool:
+    """Flower deprecates ``run_simulation``; ``flwr run`` would leave a SuperLink running."""
+    return "DEPRECATED FEATURE" not in record.getMessage()

@@ -1,0 +1,128 @@
+"""A node's clients trained together, as one computation.
+
+A local update is a pure function of one client's batches and personal state, so
+``torch.func.vmap`` runs it for a chunk of clients at once. What cannot be batched
+runs one client after the other, with the same result up to float rounding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from logging import INFO
+from typing import Any
+
+import torch
+from flwr.common.logger import log
+from torch import Tensor
+from torch.func import vmap
+
+from strategies.core.batches import steps
+from strategies.core.scheme import Scheme, Work
+from strategies.core.task import Batch, Task
+from strategies.core.trees import Tree, pick, size_in_bytes, stack
+
+# Measured on 2 cores: past this many bytes of weights a chunk falls out of the cache
+# and gains nothing more; past this many bytes of examples it only costs memory.
+CHUNK_WEIGHTS = 48 * 2**20
+CHUNK_EXAMPLES = 256 * 2**20
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Loss and accuracy of a model on each client's own test data."""
+
+    loss: Tensor
+    accuracy: Tensor
+
+
+def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) -> list[list[str]]:
+    """Divide clients into chunks of nearly equal size.
+
+    Parameters
+    ----------
+    clients : sequence of str
+        In the order to keep.
+    task : Task
+        Its model's size limits a chunk.
+    example_bytes : int
+        What one client's batches of a round take.
+    most : int
+        The user's limit; 0 for none.
+    """
+    by_weights = CHUNK_WEIGHTS // max(1, size_in_bytes(task.initial))
+    by_examples = CHUNK_EXAMPLES // max(1, example_bytes)
+    limit = most or max(1, min(by_weights, by_examples))
+    count = -(-len(clients) // limit)
+    bounds = [len(clients) * place // max(1, count) for place in range(count + 1)]
+    return [list(clients[a:b]) for a, b in pairwise(bounds)]
+
+
+def update(
+    scheme: Scheme, work: Work[Any], payload: Any, personal: Any, batches: Batch, how: str
+) -> tuple[Any, Any]:
+    """Run a chunk's local updates.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        What to run.
+    work : Work
+        What the clients have in common; its batches are ignored.
+    payload : record
+        What the server sent.
+    personal : record
+        Their personal states, stacked.
+    batches : Batch
+        Their batches, with the axes client, step, place.
+    how : str
+        ``vmap``, ``loop``, or ``auto`` for whichever works.
+
+    Returns
+    -------
+    tuple of record
+        Uploads and new personal states, stacked.
+    """
+
+    def one(own: Batch, state: Any) -> tuple[Any, Any]:
+        return scheme.local_update(replace(work, batches=steps(own)), payload, state)
+
+    count = len(batches.active)
+    if how != "loop" and (count > 1 or how == "vmap"):
+        try:
+            return vmap(one)(batches, personal)
+        except (RuntimeError, NotImplementedError) as error:
+            if how == "vmap":
+                raise
+            log(INFO, "This model cannot be batched (%s): clients train one by one.", error)
+    results = [one(pick(batches, i), pick(personal, i)) for i in range(count)]
+    return stack([upload for upload, _ in results]), stack([state for _, state in results])
+
+
+def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Scores:
+    """Evaluate on each client's test examples.
+
+    Parameters
+    ----------
+    task : Task
+        Model and loss.
+    models : Tree
+        One model for all, or each client's own, stacked.
+    x, y, real : Tensor
+        Test examples with the axes client, place; ``real`` is 0 for padding, else 1.
+    own : bool
+        Whether ``models`` are the clients' own.
+    """
+    with torch.no_grad():
+        try:
+            loss, accuracy = vmap(task.score, in_dims=(0 if own else None, 0, 0, 0))(
+                models, x, y, real
+            )
+        except (RuntimeError, NotImplementedError):
+            each = [
+                task.score(
+                    {k: v[i] for k, v in models.items()} if own else models, x[i], y[i], real[i]
+                )
+                for i in range(len(x))
+            ]
+            loss, accuracy = (torch.stack(parts) for parts in zip(*each, strict=True))
+    return Scores(loss, accuracy)

@@ -1,0 +1,305 @@
+"""A node: the clients it hosts, their data and personal state, and their work.
+
+Nothing here knows about messages; ``client_app.main`` translates.
+"""
+
+import functools
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from client_app import cohort
+from client_app.stores import Store
+from data import DataConfig, FederatedData, load
+from models import build
+from strategies.core.batches import Plan, draw, gather
+from strategies.core.descent import Sgd
+from strategies.core.errors import BadInput
+from strategies.core.files import BadFile
+from strategies.core.scheme import Work
+from strategies.core.state import Identity, PersonalState
+from strategies.core.task import Task
+from strategies.core.trees import (
+    Nothing,
+    Tree,
+    fingerprint,
+    finite,
+    flatten,
+    pick,
+    stack,
+    unflatten,
+)
+from strategies.settings import Settings
+
+_loading = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data and task, the same for every node of a run."""
+
+    data: FederatedData
+    task: Task
+
+
+def make_task(
+    settings: Settings, input_shape: tuple[int, ...], classes: int, init: Tensor | None
+) -> Task:
+    """The task on data of a given shape; ``init`` replaces the model's own start."""
+    module = build(settings.model, input_shape, classes, settings.run.seed, settings.dtype)
+    initial = {name: value.detach() for name, value in module.named_parameters()}
+    if init is not None:
+        initial = {name: init.to(settings.dtype) for name in initial}
+    return Task(module.to("meta"), initial, classes)  # the structure, without a second copy
+
+
+def problem(settings: Settings) -> Problem:
+    """Load data once per process, and make the task once per thread.
+
+    Nodes of an inline simulation are threads: they share the data, which nobody
+    writes to, but not the task's module.
+    """
+    with _loading:
+        return _problem(settings.with_run(out="", rounds=1), threading.get_ident())
+
+
+@functools.lru_cache(maxsize=64)
+def _problem(settings: Settings, thread: int) -> Problem:
+    data = _data(settings.data, settings.run.seed, settings.dtype)
+    shape = tuple(data.x.shape[1:])
+    return Problem(data, make_task(settings, shape, data.classes, data.init))
+
+
+@functools.lru_cache(maxsize=1)
+def _data(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
+    return load(config, seed, dtype)
+
+
+@dataclass
+class Result:
+    """What a node found out in a round.
+
+    Parameters
+    ----------
+    clients : list of str
+        Those that did their work, in order.
+    failures : dict
+        The others, and why.
+    mean : Tree
+        Weighted mean of the uploads, flattened.
+    weight : float
+        Sum of their weights.
+    metrics : dict
+        For each measure a list with a number for each of ``clients``.
+    seconds : dict
+        Where the time went.
+    """
+
+    clients: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    mean: Tree = field(default_factory=dict)
+    weight: float = 0.0
+    metrics: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: {"training": 0.0, "evaluation": 0.0})
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node at work.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    problem : Problem
+        Data and task.
+    clients : tuple of str
+        The clients it hosts.
+    store : Store
+        Their personal state.
+    """
+
+    settings: Settings
+    problem: Problem
+    clients: tuple[str, ...]
+    store: Store
+
+    def train(
+        self,
+        round_: int,
+        clients: Sequence[str],
+        weights: Sequence[float],
+        payload_tree: Tree,
+        evaluate: bool,
+    ) -> Result:
+        """Train the named clients on what the server sent, and keep their new state."""
+        scheme, data = self.settings.scheme, self.problem.data
+        payload: Any = unflatten(scheme.payload, self._checked(payload_tree))
+        plan = self._plan()
+        result = Result()
+        weight_of = dict(zip(clients, weights, strict=True))
+        total: Tree = {}
+        for chunk, states in self._chunks(clients, round_, plan, result):
+            started = time.perf_counter()
+            train = [data.clients[client].train for client in chunk]
+            drawn = draw(chunk, train, plan, self.settings.run.seed, round_, self.settings.dtype)
+            batches = gather(data.x, data.y, drawn)
+            personal = stack(states)
+            upload, personal = cohort.update(
+                scheme, self._work(), payload, personal, batches, self.settings.run.cohort
+            )
+            valid = finite(upload, len(chunk)) & finite(personal, len(chunk))
+            for place, client in enumerate(chunk):
+                if not valid[place]:
+                    result.failures[client] = f"its training in round {round_} gave NaN or infinity"
+                elif scheme.stateful:
+                    self.store.save(self._state(client, round_, pick(personal, place)))
+            _accumulate(total, upload, [weight_of[client] for client in chunk], valid)
+            result.seconds["training"] += time.perf_counter() - started
+            good = [client for client, ok in zip(chunk, valid.tolist(), strict=True) if ok]
+            result.clients += good
+            if evaluate and good:
+                chosen = _select(personal, valid)
+                self._evaluate_chunk(good, payload, chosen, result)
+        result.weight = sum(weight_of[client] for client in result.clients)
+        if result.clients:
+            result.mean = {k: (v / result.weight).to(self.settings.dtype) for k, v in total.items()}
+        return result
+
+    def evaluate(
+        self, round_: int, clients: Sequence[str], payload_tree: Tree, predictors: Path | None
+    ) -> Result:
+        """Evaluate the shared and the personal model of the named clients.
+
+        With ``predictors`` each client's own model is also written to that folder.
+        """
+        scheme = self.settings.scheme
+        payload: Any = unflatten(scheme.payload, self._checked(payload_tree))
+        result = Result()
+        for chunk, states in self._chunks(clients, round_ + 1, self._plan(), result):
+            models = self._evaluate_chunk(chunk, payload, stack(states), result)
+            result.clients += chunk
+            if predictors is not None:
+                self._save_predictors(predictors, chunk, models)
+        return result
+
+    def _chunks(
+        self, clients: Sequence[str], before: int, plan: Plan, result: Result
+    ) -> Iterator[tuple[list[str], list[Any]]]:
+        """Chunks of clients with their personal states; those without a usable one fail."""
+        per_step = max(1, plan.batch_size) * self.problem.data.x[:1].nbytes
+        for chunk in cohort.chunks(
+            clients, self.problem.task, plan.steps * per_step, self.settings.run.cohort_chunk
+        ):
+            states: dict[str, Any] = {}
+            for client in chunk:
+                if client not in self.clients:
+                    result.failures[client] = "this node does not host it"
+                    continue
+                try:
+                    states[client] = self._personal(client, before)
+                except BadFile as error:
+                    result.failures[client] = str(error)
+            if states:
+                yield list(states), list(states.values())
+
+    def _evaluate_chunk(
+        self, clients: list[str], payload: Any, personal: Any, result: Result
+    ) -> Tree:
+        started = time.perf_counter()
+        scheme, task = self.settings.scheme, self.problem.task
+        x, y, real = self._test_data(clients)
+        work = self._work()
+        if personal == Nothing():
+            own = scheme.predictor(work, payload, personal)
+        else:
+            own = vmap(lambda state: scheme.predictor(work, payload, state))(personal)
+        shared = cohort.score(
+            task, scheme.shared(work.config, task, payload), x, y, real, own=False
+        )
+        scores = cohort.score(task, own, x, y, real, own=scheme.stateful)
+        for name, one in (("shared", shared), ("personal", scores)):
+            result.metrics.setdefault(f"{name}_loss", []).extend(one.loss.tolist())
+            if task.classes:
+                result.metrics.setdefault(f"{name}_accuracy", []).extend(one.accuracy.tolist())
+        result.seconds["evaluation"] += time.perf_counter() - started
+        return own
+
+    def _test_data(self, clients: list[str]) -> tuple[Tensor, Tensor, Tensor]:
+        """Test examples of several clients side by side, padded."""
+        tests = [self.problem.data.clients[client].test for client in clients]
+        longest = max(len(test) for test in tests)
+        index = torch.stack(
+            [torch.nn.functional.pad(t, (0, longest - len(t)), value=-1) for t in tests]
+        )
+        real = (index >= 0).to(self.settings.dtype)
+        index = index.clamp(min=0)
+        return self.problem.data.x[index], self.problem.data.y[index], real
+
+    def _save_predictors(self, folder: Path, clients: list[str], models: Tree) -> None:
+        from safetensors.torch import save_file
+
+        folder.mkdir(parents=True, exist_ok=True)
+        for place, client in enumerate(clients):
+            own = {
+                k: v[place].clone() if self.settings.scheme.stateful else v
+                for k, v in models.items()
+            }
+            save_file(own, folder / f"{client}.safetensors")
+
+    def _personal(self, client: str, before: int) -> Any:
+        scheme = self.settings.scheme
+        if not scheme.stateful:
+            return Nothing()
+        state = self.store.load(self._identity(client), before)
+        if state is None:
+            return scheme.init_personal(self.settings.scheme_config, self.problem.task)
+        return unflatten(scheme.personal, state.tensors)
+
+    def _state(self, client: str, round_: int, personal: Any) -> PersonalState:
+        return PersonalState(self._identity(client), round_, flatten(personal))
+
+    def _identity(self, client: str) -> Identity:
+        scheme = self.settings.scheme
+        shape = fingerprint(self.problem.task.initial)
+        return Identity(scheme.name, scheme.version, shape, client)
+
+    def _work(self) -> Work[Any]:
+        run = self.settings.run
+        sgd = Sgd(run.lr, run.grad_clip, run.weight_decay)
+        return Work(self.settings.scheme_config, self.problem.task, sgd, batches=())
+
+    def _plan(self) -> Plan:
+        run = self.settings.run
+        return Plan(run.local_steps, run.local_epochs, run.batch_size)
+
+    def _checked(self, payload: Tree) -> Tree:
+        """Refuse a payload that does not fit the model."""
+        scheme, config = self.settings.scheme, self.settings.scheme_config
+        expected = flatten(scheme.downlink(config, scheme.init_server(config, self.problem.task)))
+        if fingerprint(payload) != fingerprint(expected):
+            raise BadInput("What the server sent does not fit this node's model.")
+        return payload
+
+
+def _accumulate(total: Tree, upload: Any, weights: list[float], valid: Tensor) -> None:
+    """Add a chunk's weighted uploads to the running sums, the invalid left out."""
+    chosen = _select(upload, valid)
+    for name, value in flatten(chosen).items():
+        share = torch.tensor(weights, dtype=value.dtype)[valid]
+        # Sums over chunks are kept in double so that their number hardly matters.
+        summed = torch.tensordot(share, value, dims=1).double()
+        total[name] = total[name] + summed if name in total else summed
+
+
+def _select(record: Any, valid: Tensor) -> Any:
+    if bool(valid.all()):
+        return record
+    return unflatten(type(record), {k: v[valid] for k, v in flatten(record).items()})

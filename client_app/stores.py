@@ -1,0 +1,203 @@
+"""Where a client's personal state lives: in memory, in Flower's Context, or on disk.
+
+Every store keeps two generations of a client's state. A train message of round r
+starts from the newest generation that is older than r, so a message delivered
+twice, or again after a crash, finds what the first delivery found.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from strategies.core import wire
+from strategies.core.files import put, seal, unseal, write_aside
+from strategies.core.state import BadState, Identity, PersonalState
+from strategies.core.trees import Tree
+
+FORMAT = "bouquet-personal-1"
+
+
+class Store(Protocol):
+    """A place for personal state."""
+
+    def load(self, wanted: Identity, before: int) -> PersonalState | None:
+        """The newest state left by a round before ``before``; None if there is none."""
+
+    def save(self, state: PersonalState) -> None:
+        """Make this the newest state, dropping what its own or a later round left."""
+
+
+def _newest(generations: Iterable[PersonalState], before: int) -> PersonalState | None:
+    newest = 0
+    for state in generations:
+        if state.round < before:
+            return state
+        newest = max(newest, state.round)
+    if newest > before:
+        raise BadState(
+            f"Client {state.identity.client} holds personal state of round {newest} and none from "
+            f"before round {before}; it was left as it is."
+        )
+    return None
+
+
+def _renewed(generations: Sequence[PersonalState], state: PersonalState) -> list[PersonalState]:
+    older = _newest(generations, state.round)
+    return [state] if older is None else [state, older]
+
+
+class MemoryStore:
+    """Personal state in this process."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, list[PersonalState]] = {}
+
+    def load(self, wanted: Identity, before: int) -> PersonalState | None:
+        """See :class:`Store`."""
+        state = _newest(self._clients.get(wanted.client, []), before)
+        if state is not None:
+            state.check(wanted, f"The memory of client {wanted.client}")
+        return state
+
+    def save(self, state: PersonalState) -> None:
+        """See :class:`Store`."""
+        client = state.identity.client
+        self._clients[client] = _renewed(self._clients.get(client, []), state)
+
+
+class ContextStore:
+    """Personal state in the records of Flower's Context, which follows a node around.
+
+    Parameters
+    ----------
+    records : RecordDict
+        The Context's ``state``.
+    """
+
+    def __init__(self, records: RecordDict) -> None:
+        self._records = records
+
+    def load(self, wanted: Identity, before: int) -> PersonalState | None:
+        """See :class:`Store`."""
+        state = _newest(self._generations(wanted.client), before)
+        if state is not None:
+            state.check(wanted, f"The context of client {wanted.client}")
+        return state
+
+    def save(self, state: PersonalState) -> None:
+        """See :class:`Store`."""
+        client = state.identity.client
+        for place, one in enumerate(_renewed(self._generations(client), state)):
+            self._records[f"personal/{client}/{place}/tensors"] = wire.pack(one.tensors)
+            self._records[f"personal/{client}/{place}/header"] = ConfigRecord(dict(_header(one)))
+
+    def _generations(self, client: str) -> list[PersonalState]:
+        found = []
+        for place in range(2):
+            tensors = self._records.get(f"personal/{client}/{place}/tensors")
+            header = self._records.get(f"personal/{client}/{place}/header")
+            if isinstance(tensors, ArrayRecord) and isinstance(header, ConfigRecord):
+                words = {name: str(value) for name, value in header.items()}
+                found.append(_from_header(words, wire.unpack(tensors)))
+        return found
+
+
+class DiskStore:
+    """Personal state in files that survive the process, the run and a power cut.
+
+    A client has ``<client>.safetensors`` and, one generation older,
+    ``<client>.previous.safetensors``. A file appears whole or not at all, and one
+    that is damaged or belongs to something else is refused by name, never replaced.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files are; made when the first one is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # The round of each client's newest file, where this object read or wrote it:
+        # a file is read and verified once, not again before it is replaced.
+        self._rounds: dict[str, int] = {}
+
+    def load(self, wanted: Identity, before: int) -> PersonalState | None:
+        """See :class:`Store`."""
+        return _newest(self._generations(wanted), before)
+
+    def save(self, state: PersonalState) -> None:
+        """See :class:`Store`."""
+        client = state.identity.client
+        if client not in self._rounds:
+            next(self._generations(state.identity), None)
+        newest, previous = self._paths(client)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        aside = write_aside(newest, seal(FORMAT, _header(state), state.tensors))
+        if self._rounds.get(client, state.round) < state.round:
+            # The new file is whole on disk before the old one gives way; a crash in
+            # between leaves the older generation, from which the round starts again.
+            os.replace(newest, previous)
+        put(aside, newest)
+        self._rounds[client] = state.round
+
+    def _generations(self, wanted: Identity) -> Iterator[PersonalState]:
+        newest, previous = self._paths(wanted.client)
+        for path in (newest, previous):
+            if path.exists():
+                state = read_state(path)
+                state.check(wanted, str(path))
+                if path == newest:
+                    self._rounds[wanted.client] = state.round
+                yield state
+
+    def _paths(self, client: str) -> tuple[Path, Path]:
+        name = quote(client, safe="")  # an id is never a path
+        return self._folder / f"{name}.safetensors", self._folder / f"{name}.previous.safetensors"
+
+
+class Mirrored:
+    """A fast store whose state is also written to a durable one.
+
+    This is how a simulation's checkpoint holds the personal state of clients that
+    live in memory or in a Context.
+    """
+
+    def __init__(self, fast: Store, durable: Store) -> None:
+        self._fast, self._durable = fast, durable
+
+    def load(self, wanted: Identity, before: int) -> PersonalState | None:
+        """See :class:`Store`."""
+        return self._fast.load(wanted, before) or self._durable.load(wanted, before)
+
+    def save(self, state: PersonalState) -> None:
+        """See :class:`Store`."""
+        self._durable.save(state)
+        self._fast.save(state)
+
+
+def read_state(path: Path) -> PersonalState:
+    """Read a state file, or refuse it by name."""
+    header, tensors = unseal(path, FORMAT)
+    return _from_header(header, tensors)
+
+
+def _header(state: PersonalState) -> dict[str, str]:
+    who = state.identity
+    return {
+        "scheme": who.scheme,
+        "version": str(who.version),
+        "fingerprint": who.fingerprint,
+        "client": who.client,
+        "round": str(state.round),
+    }
+
+
+def _from_header(header: dict[str, str], tensors: Tree) -> PersonalState:
+    identity = Identity(
+        header["scheme"], int(header["version"]), header["fingerprint"], header["client"]
+    )
+    return PersonalState(identity, int(header["round"]), tensors)

@@ -1,0 +1,276 @@
+"""The one Flower strategy that all schemes run through.
+
+It turns a scheme's pure functions into messages and checks every reply before the
+scheme sees it: what is an error, late, not finite, of the wrong shape or from a
+client that was not asked is counted, logged and left out, and the round goes on.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from logging import INFO, WARNING
+from typing import Any, cast
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from server_app.roster import Client, Roster, by_node, message
+from strategies.core import wire
+from strategies.core.scheme import Round
+from strategies.core.task import Task
+from strategies.core.trees import Tree, fingerprint, flatten, unflatten
+from strategies.settings import Settings
+
+
+class Refused(Exception):
+    """A reply that is left out, and why."""
+
+
+@dataclass
+class Report:
+    """What came of a round's messages.
+
+    Parameters
+    ----------
+    clients : list of str
+        Those whose replies counted.
+    failures : dict
+        The others, and why.
+    scores : dict
+        Each client's numbers: ``{client: {"shared_loss": ...}}``.
+    seconds : dict
+        The slowest node's time by kind of work.
+    bytes_up, bytes_down : int
+        Of the messages' contents.
+    """
+
+    clients: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class SchemeStrategy(Strategy):
+    """A scheme as a Flower strategy.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    task : Task
+        Model and loss; the data stay on the nodes.
+    roster : Roster
+        The clients there are.
+    state_dir, predictors_dir : str
+        Where simulated nodes keep personal state and write final models.
+    server : record, optional
+        The scheme's server state to go on from.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        task: Task,
+        roster: Roster,
+        state_dir: str = "",
+        predictors_dir: str = "",
+        server: Any = None,
+    ) -> None:
+        scheme = settings.scheme
+        self.settings, self.task, self.roster = settings, task, roster
+        self.state_dir, self.predictors_dir = state_dir, predictors_dir
+        self.server = scheme.init_server(settings.scheme_config, task) if server is None else server
+        self.report = Report()
+        self._asked: dict[int, list[Client]] = {}
+
+    @property
+    def payload(self) -> Any:
+        """What goes to every client now."""
+        return self.settings.scheme.downlink(self.settings.scheme_config, self.server)
+
+    @property
+    def shared(self) -> Tree:
+        """The model the server holds, as every client would use it unchanged."""
+        return self.settings.scheme.shared(self.settings.scheme_config, self.task, self.payload)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """One message a node, naming its sampled clients.
+
+        ``arrays`` is not needed: the scheme's server state says what to send.
+        """
+        run = self.settings.run
+        chosen = self.roster.sample(run.clients_per_round, run.seed, server_round)
+        note = {"evaluate": run.eval_every > 0}
+        return self._messages(MessageType.TRAIN, server_round, chosen, note)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """One message a node, naming all its clients."""
+        last = server_round >= self.settings.run.rounds and self.settings.run.save_predictors
+        note = {"predictors-dir": self.predictors_dir if last else ""}
+        return self._messages(
+            MessageType.EVALUATE, server_round, self.roster.clients.values(), note
+        )
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Give the scheme the mean of the valid uploads; without any, nothing changes."""
+        scheme, config = self.settings.scheme, self.settings.scheme_config
+        means: list[tuple[float, Tree]] = []
+        for reply in self._valid(server_round, replies):
+            arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
+            means.append((self._weight(reply), arrays))
+        if means:
+            total = sum(weight for weight, _ in means)
+            mean = {
+                name: torch.stack([share / total * tree[name].double() for share, tree in means])
+                .sum(dim=0)
+                .to(value.dtype)
+                for name, value in means[0][1].items()
+            }
+            uploads = Round(unflatten(scheme.upload, mean), len(self.report.clients))
+            self.server = scheme.aggregate(config, self.server, uploads)
+        else:
+            log(
+                WARNING, "Round %s had no valid reply: the weights stay as they were.", server_round
+            )
+        return wire.pack(self.shared), self._metrics()
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Collect every client's scores."""
+        for _ in self._valid(server_round, replies):
+            pass
+        return self._metrics()
+
+    def summary(self) -> None:
+        """Log what is about to run."""
+        log(INFO, "%s with %s clients", self.settings.scheme.title, len(self.roster.clients))
+
+    def _messages(
+        self, kind: str, round_: int, clients: Iterable[Client], note: dict[str, Any]
+    ) -> list[Message]:
+        self.report = Report()
+        self._asked = by_node(clients)
+        tree = flatten(self.payload)
+        messages = []
+        for node, group in self._asked.items():
+            words = {
+                "round": round_,
+                "clients": [client.id for client in group],
+                "weights": [self._client_weight(client) for client in group],
+                "state-dir": self.state_dir,
+                **note,
+            }
+            timeout = self.settings.run.round_timeout
+            messages.append(message(node, kind, round_, tree, ConfigRecord(words), timeout or None))
+        self.report.bytes_down = sum(wire.size(one.content) for one in messages)
+        return messages
+
+    def _client_weight(self, client: Client) -> float:
+        return 1.0 if self.settings.weights == "uniform" else float(client.train_examples)
+
+    def _valid(self, round_: int, replies: Iterable[Message]) -> list[Message]:
+        """The replies that count, in the order of the nodes; the rest goes into the report."""
+        silent = dict(self._asked)
+        valid: dict[int, Message] = {}
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            asked = silent.pop(node, None)
+            if asked is None:
+                log(WARNING, "A reply of node %s in round %s was not asked for.", node, round_)
+                continue
+            try:
+                self._check(round_, reply, asked)
+            except Refused as why:
+                self._fail(round_, [client.id for client in asked], str(why))
+                continue
+            self._take_scores(reply)
+            if self._clients_of(reply):
+                valid[node] = reply
+        for asked in silent.values():
+            self._fail(round_, [client.id for client in asked], "no reply in time")
+        self.report.clients.sort()
+        return [valid[node] for node in self._asked if node in valid]
+
+    def _check(self, round_: int, reply: Message, asked: Sequence[Client]) -> None:
+        """Refuse a reply whose content cannot be trusted."""
+        if reply.has_error():
+            raise Refused(reply.error.reason or "an error without a reason")
+        try:
+            note = reply.content.config_records[wire.NOTE]
+            metrics = reply.content.metric_records[wire.METRICS]
+            arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
+            self.report.bytes_up += wire.size(reply.content)
+            if note["round"] != round_:
+                raise Refused(f"a late reply of round {note['round']!r}")
+            clients = cast(list[str], note["clients"])
+            failed = cast(list[str], note["failed"])
+            if len(failed) != len(cast(list[str], note["reasons"])):
+                raise Refused("a malformed reply: failures without reasons")
+            strangers = set(clients + failed) - {client.id for client in asked}
+            if strangers or len(set(clients + failed)) != len(clients + failed):
+                raise Refused(f"a reply for clients that were not asked: {sorted(strangers)}")
+            for name, values in metrics.items():
+                if isinstance(values, list) and len(values) != len(clients):
+                    raise Refused(f"a malformed reply: {name} has {len(values)} numbers")
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refused(f"a malformed reply ({type(error).__name__}: {error})") from error
+        if clients and reply.metadata.message_type == MessageType.TRAIN:
+            expected = sum(self._client_weight(one) for one in asked if one.id in clients)
+            if not math.isclose(self._weight(reply), expected, rel_tol=1e-9):
+                raise Refused(f"a weight of {self._weight(reply)} where {expected} is due")
+            if fingerprint(arrays) != self._upload_shape():
+                raise Refused("weights of the wrong names, shapes or types")
+            if not all(bool(value.isfinite().all()) for value in arrays.values()):
+                raise Refused("weights that are NaN or infinite")
+
+    def _upload_shape(self) -> str:
+        scheme, config = self.settings.scheme, self.settings.scheme_config
+        return fingerprint(flatten(scheme.upload_like(config, self.server)))
+
+    def _take_scores(self, reply: Message) -> None:
+        note = reply.content.config_records[wire.NOTE]
+        clients = self._clients_of(reply)
+        self.report.clients += clients
+        for name, values in reply.content.metric_records[wire.METRICS].items():
+            if isinstance(values, list):
+                for client, value in zip(clients, values, strict=True):
+                    self.report.scores.setdefault(client, {})[name] = float(value)
+            elif name.startswith("seconds_"):
+                what = name.removeprefix("seconds_")
+                self.report.seconds[what] = max(self.report.seconds.get(what, 0.0), float(values))
+        reasons = zip(
+            cast(list[str], note["failed"]), cast(list[str], note["reasons"]), strict=True
+        )
+        for client, reason in reasons:
+            self._fail(cast(int, note["round"]), [client], reason)
+
+    def _fail(self, round_: int, clients: Sequence[str], reason: str) -> None:
+        for client in clients:
+            self.report.failures[client] = reason
+        log(WARNING, "Round %s: left out client %s: %s", round_, ", ".join(clients), reason)
+
+    def _metrics(self) -> MetricRecord:
+        """Means over the clients, as Flower's strategies report them."""
+        names = dict.fromkeys(name for scores in self.report.scores.values() for name in scores)
+        columns = {n: [s[n] for s in self.report.scores.values() if n in s] for n in names}
+        return MetricRecord({name: sum(column) / len(column) for name, column in columns.items()})
+
+    @staticmethod
+    def _clients_of(reply: Message) -> list[str]:
+        return cast(list[str], reply.content.config_records[wire.NOTE]["clients"])
+
+    @staticmethod
+    def _weight(reply: Message) -> float:
+        return float(cast(float, reply.content.metric_records[wire.METRICS]["weight"]))

@@ -1,0 +1,188 @@
+"""Which clients there are and where they live."""
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from logging import WARNING
+from typing import cast
+
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from strategies.core import wire
+from strategies.core.errors import BadInput, RunFailed
+from strategies.core.seeding import generator
+from strategies.core.trees import Tree
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the server must know of the data to build the model; it never sees the data.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Of one example.
+    classes : int
+        0 for quadratic problems.
+    init : Tensor or None
+        Where the weights of a quadratic problem start.
+    """
+
+    input_shape: tuple[int, ...]
+    classes: int
+    init: Tensor | None
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client as the server knows it.
+
+    Parameters
+    ----------
+    id : str
+        Its stable name.
+    node : int
+        Flower's id of the node that hosts it, another one in every run.
+    place : int
+        The node's place among the nodes, the same in every run.
+    train_examples, test_examples : int
+        How much data it has.
+    labels : tuple of int
+        Examples of each label, where the user lets nodes tell.
+    """
+
+    id: str
+    node: int
+    place: int
+    train_examples: int
+    test_examples: int
+    labels: tuple[int, ...] = ()
+
+
+@dataclass
+class Roster:
+    """The clients that have introduced themselves."""
+
+    clients: dict[str, Client] = field(default_factory=dict)
+    nodes: set[int] = field(default_factory=set)
+    facts: Facts | None = None
+
+    def sample(self, count: int, seed: int, round_: int) -> list[Client]:
+        """A round's clients: drawn from the sorted ids by the seed and the round alone."""
+        ids = sorted(self.clients)
+        if count and count < len(ids):
+            chosen = generator(seed, "sample", round_).choice(len(ids), count, replace=False)
+            ids = [ids[place] for place in sorted(chosen)]
+        return [self.clients[one] for one in ids]
+
+    def update(self, grid: Grid, state_dir: str, stop: threading.Event) -> None:
+        """Ask nodes that are new which clients they host, and wait for all of a simulation's."""
+        expected, waited = 1, time.monotonic() + 60.0
+        while True:
+            fresh = [node for node in grid.get_node_ids() if node not in self.nodes]
+            if fresh:
+                note = ConfigRecord({"state-dir": state_dir})
+                for reply in exchange(
+                    grid,
+                    [message(node, MessageType.QUERY, 0, {}, note) for node in fresh],
+                    0.0,
+                    stop,
+                ):
+                    expected = max(expected, self._welcome(reply))
+            if len(self.nodes) >= expected and self.clients:
+                return
+            if time.monotonic() > waited:
+                raise RunFailed("No node has introduced itself within 60 seconds.")
+            pause(0.05, stop)
+
+    def _welcome(self, reply: Message) -> int:
+        """Take in a node; returns how many nodes it says there are."""
+        node = reply.metadata.src_node_id
+        if reply.has_error():
+            raise RunFailed(f"A node could not introduce itself: {reply.error.reason}")
+        note = reply.content.config_records[wire.NOTE]
+        if "refused" in note:
+            raise BadInput(str(note["refused"]))
+        metrics = reply.content.metric_records[wire.METRICS]
+        arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
+        shape = tuple(cast(list[int], metrics["input_shape"]))
+        facts = Facts(shape, cast(int, metrics["classes"]), arrays.get("init"))
+        if self.facts is not None and facts.input_shape != self.facts.input_shape:
+            raise BadInput(
+                f"Nodes disagree on the data's shape: {facts.input_shape} and "
+                f"{self.facts.input_shape}."
+            )
+        self.facts = self.facts or facts
+        self.nodes.add(node)
+        train = cast(list[int], metrics["train_examples"])
+        test = cast(list[int], metrics["test_examples"])
+        labels = cast(list[int], metrics.get("label_counts", []))
+        for place, client in enumerate(cast(list[str], note["clients"])):
+            if client in self.clients:
+                log(WARNING, "Client %s is on two nodes; the second one is ignored.", client)
+                continue
+            own = tuple(labels[place * facts.classes : (place + 1) * facts.classes])
+            self.clients[client] = Client(
+                client, node, cast(int, metrics["place"]), train[place], test[place], own
+            )
+        return cast(int, metrics["nodes"])
+
+
+def by_node(clients: Iterable[Client]) -> dict[int, list[Client]]:
+    """Clients grouped by node, nodes and clients in an order that is the same in every run."""
+    groups: dict[int, list[Client]] = {}
+    for client in sorted(clients, key=lambda one: (one.place, one.id)):
+        groups.setdefault(client.node, []).append(client)
+    return groups
+
+
+def message(
+    node: int, kind: str, round_: int, tree: Tree, note: ConfigRecord, ttl: float | None = None
+) -> Message:
+    """A message to a node; the round is Flower's group id."""
+    content = wire.content(tree, MetricRecord(), note)
+    return Message(content, node, kind, ttl=ttl, group_id=str(round_))
+
+
+def exchange(
+    grid: Grid, messages: Sequence[Message], timeout: float, stop: threading.Event
+) -> list[Message]:
+    """Send messages and wait for the replies.
+
+    Flower's own ``send_and_receive`` looks every 0.1 s (3 s in a deployment); this
+    one looks often at first and ever more rarely, so that it adds 2% at most.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's.
+    messages : sequence of Message
+        One a node.
+    timeout : float
+        Seconds; 0 for as long as it takes. A reply that comes later is never read.
+    stop : Event
+        Set when the run is to end at once.
+    """
+    waiting = set(grid.push_messages(messages))
+    started = time.monotonic()
+    replies: list[Message] = []
+    while waiting:
+        arrived = list(grid.pull_messages(waiting))
+        replies += arrived
+        waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
+        waited = time.monotonic() - started
+        if timeout and waited > timeout:
+            break
+        if waiting:
+            pause(min(max(0.002, 0.02 * waited), 1.0), stop)
+    return replies
+
+
+def pause(seconds: float, stop: threading.Event) -> None:
+    """Wait, unless the run is to end."""
+    if stop.wait(seconds):
+        raise RunFailed("The run was interrupted.")

@@ -1,0 +1,193 @@
+"""A run's folder: what the run was told, what happened, how it ended, where to go on.
+
+Files appear whole or not at all, except ``events.jsonl``, which grows a line a round.
+"""
+
+import csv
+import io
+import json
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from strategies.core.config import flatten
+from strategies.core.errors import BadInput
+from strategies.core.files import seal, unseal, write_atomically
+from strategies.core.trees import Tree
+from strategies.settings import Settings, parse
+
+CHECKPOINT = "bouquet-checkpoint-1"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder.
+
+    Parameters
+    ----------
+    path : Path
+        Where it is.
+    """
+
+    path: Path
+
+    @property
+    def states(self) -> Path:
+        """Personal state of a simulation's clients."""
+        return self.path / "state"
+
+    @property
+    def predictors(self) -> Path:
+        """The clients' final models."""
+        return self.path / "predictors"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The server's state after the last round."""
+        return self.path / "server" / "checkpoint.safetensors"
+
+    def check_writable(self) -> None:
+        """Say so where the folder could not be made, before any work is done for it."""
+        there = next(
+            place for place in (self.path, *self.path.absolute().parents) if place.exists()
+        )
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise BadInput(f"out: {self.path} cannot be written: {there} is no writable folder.")
+
+    def write_config(self, settings: Settings) -> None:
+        """Make the folder and write every key, resolved."""
+        try:
+            (self.path / "server").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"out: {self.path} cannot be written ({error.strerror}).") from error
+        tables: dict[str, Any] = {}
+        for name, value in settings.flat().items():
+            *prefix, last = name.split(".")
+            table = tables
+            for part in prefix:
+                table = table.setdefault(part, {})
+            table[last] = value
+        # Tables come last in TOML, so that plain keys are not read as part of one.
+        ordered = dict(sorted(tables.items(), key=lambda item: isinstance(item[1], dict)))
+        write_atomically(self.path / "config.toml", tomli_w.dumps(ordered).encode())
+
+    def read_config(self) -> Settings:
+        """The settings the run was started with."""
+        return parse(read_toml(self.path / "config.toml"))
+
+    def write_checkpoint(self, round_: int, scheme: str, server: Tree) -> None:
+        """Remember the server's state after a round."""
+        header = {"round": str(round_), "scheme": scheme}
+        write_atomically(self.checkpoint, seal(CHECKPOINT, header, server))
+
+    def read_checkpoint(self) -> tuple[int, Tree]:
+        """The last finished round and the server's state after it."""
+        header, server = unseal(self.checkpoint, CHECKPOINT)
+        return int(header["round"]), server
+
+    def append_event(self, event: Mapping[str, Any]) -> None:
+        """Add a round's line to the log."""
+        with open(self.path / "events.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def read_events(self, last: int) -> list[dict[str, Any]]:
+        """The log's rounds up to the last; a line cut short by a crash is left out."""
+        events = []
+        path = self.path / "events.jsonl"
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            try:
+                event = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if event["round"] <= last:
+                events.append(event)
+        return events
+
+    def rewrite_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the log, for a run that goes on from an earlier round."""
+        lines = "".join(json.dumps(event) + "\n" for event in events)
+        write_atomically(self.path / "events.jsonl", lines.encode())
+
+    def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the table of clients."""
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(self.path / "clients.csv", text.getvalue().encode())
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write how the run ended."""
+        write_atomically(
+            self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode()
+        )
+
+
+def new_folder(settings: Settings) -> RunFolder:
+    """Choose the folder of a new run: the user's, or a new one under ``runs/``.
+
+    Nothing is written yet: a run that is refused leaves nothing behind.
+    """
+    if not settings.run.out:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        base = Path("runs") / f"{stamp}-{settings.run.scheme}-{settings.data.name}"
+        places = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 1000))
+        folder = RunFolder(next(place for place in places if not place.exists()))
+    else:
+        folder = RunFolder(Path(settings.run.out))
+        if (folder.path / "config.toml").exists():
+            raise BadInput(
+                f"out: {folder.path} already holds a run; choose another folder, "
+                f"or go on with --resume {folder.path}."
+            )
+    folder.check_writable()
+    return folder
+
+
+def resumed(folder: RunFolder, changes: Mapping[str, object]) -> Settings:
+    """The settings to go on with: the run's own, with ``rounds`` raised where asked.
+
+    Parameters
+    ----------
+    folder : RunFolder
+        Of the run to resume.
+    changes : mapping
+        Keys the user gave. Any but ``rounds`` must be as the run had it.
+    """
+    if not (folder.path / "config.toml").exists():
+        raise BadInput(f"--resume: {folder.path} holds no run (there is no config.toml in it).")
+    if not folder.checkpoint.exists():
+        raise BadInput(f"--resume: {folder.path} holds no checkpoint; start the run again.")
+    before = folder.read_config()
+    after = parse(before.flat() | dict(changes))
+    old, new = before.flat(), after.flat()
+    for name, value in new.items():
+        if name != "rounds" and value != old[name]:
+            raise BadInput(
+                f"--resume: {name} is {old[name]!r} in {folder.path} and cannot become {value!r}; "
+                "only rounds may be raised."
+            )
+    done, _ = folder.read_checkpoint()
+    if after.run.rounds < done:
+        raise BadInput(
+            f"--resume: rounds must be at least {done}, the rounds already done, "
+            f"not {after.run.rounds}."
+        )
+    return after
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """The flat keys of a TOML file, or a sentence that says what is wrong with it."""
+    try:
+        return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not valid TOML: {error}.") from error

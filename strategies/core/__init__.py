@@ -1,0 +1,1 @@
+"""The machinery all schemes share."""

@@ -1,0 +1,109 @@
+"""The minibatches of a round, for one client or a cohort of unequal ones.
+
+A client goes through its data in a random order, batch by batch, and starts over
+in a new order when it is through; the last batch of a pass may be smaller. Which
+examples a client sees depends on the seed, its id and the round alone, never on
+who trains beside it: in a cohort, short batches and missing steps are padded.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from strategies.core.seeding import generator
+from strategies.core.task import Batch
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much local work a round is.
+
+    Parameters
+    ----------
+    steps, epochs : int
+        Gradient steps, or passes over the data; the other is 0.
+    batch_size : int
+        Examples in a step; 0 for all.
+    """
+
+    steps: int
+    epochs: int
+    batch_size: int
+
+
+class Draw(NamedTuple):
+    """The examples a cohort sees: positions in the data by client, step and place."""
+
+    examples: Tensor
+    weight: Tensor
+    active: Tensor
+
+
+def draw(
+    clients: Sequence[str],
+    train: Sequence[Tensor],
+    plan: Plan,
+    seed: int,
+    round_: int,
+    dtype: torch.dtype,
+) -> Draw:
+    """Choose a round's examples for each client.
+
+    Parameters
+    ----------
+    clients : sequence of str
+        Their ids.
+    train : sequence of Tensor
+        Each one's training examples, as positions in the data.
+    plan : Plan
+        How much work.
+    seed, round_ : int
+        With the client's id, all that the choice depends on.
+    dtype : torch.dtype
+        Of the weights.
+    """
+    tables = [
+        _table(own.numpy(), plan, generator(seed, "batches", client, round_))
+        for client, own in zip(clients, train, strict=True)
+    ]
+    shape = (len(tables), max(len(t) for t in tables), max(t.shape[1] for t in tables))
+    index = np.full(shape, -1)
+    for row, table in zip(index, tables, strict=True):
+        row[: len(table), : table.shape[1]] = table
+    real = torch.from_numpy(index >= 0)
+    count = real.sum(dim=2)
+    return Draw(
+        examples=torch.from_numpy(index).clamp_(min=0),
+        weight=real.to(dtype) / count.clamp(min=1).unsqueeze(2).to(dtype),
+        active=(count > 0).to(dtype),
+    )
+
+
+def _table(own: NDArray[np.int64], plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
+    """A client's examples by step and place; places a short batch leaves empty are -1."""
+    size = min(plan.batch_size or len(own), len(own))
+    per_pass = math.ceil(len(own) / size)
+    steps = plan.steps or plan.epochs * per_pass
+    if size == len(own):  # full batches: there is no order to choose
+        return np.broadcast_to(own, (steps, size))
+    passes = math.ceil(steps / per_pass)
+    order = np.full((passes, per_pass * size), -1)
+    for row in order:
+        row[: len(own)] = rng.permutation(own)
+    return order.reshape(-1, size)[:steps]
+
+
+def gather(x: Tensor, y: Tensor, drawn: Draw) -> Batch:
+    """The drawn examples themselves, with the axes client, step, place."""
+    return Batch(x[drawn.examples], y[drawn.examples], drawn.weight, drawn.active)
+
+
+def steps(batches: Batch) -> list[Batch]:
+    """One client's batches, step by step."""
+    return [Batch(*parts) for parts in zip(*(part.unbind(0) for part in batches), strict=True)]

@@ -1,0 +1,170 @@
+"""Typed configs read from flat run configs.
+
+A config is a frozen dataclass whose fields are made by :func:`key`. It is read
+from a flat mapping such as Flower's run config: the field ``alpha_lr`` of a
+config with the prefix ``apfl`` is the key ``apfl.alpha-lr``. Types and ranges
+are checked and a key that no config declares is refused, so a typo never runs.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, TypeVar, cast
+
+from strategies.core.errors import BadInput
+
+Scalar = bool | int | float | str
+C = TypeVar("C")
+
+_TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """One key a user can set.
+
+    Parameters
+    ----------
+    name : str
+        The full kebab-case name, prefix included.
+    field : str
+        The dataclass field it fills.
+    kind : type
+        ``bool``, ``int``, ``float`` or ``str``.
+    default : Scalar
+        What it is when the user says nothing.
+    doc : str
+        Its meaning, in a few words.
+    low, high : float
+        The closed range of a number.
+    open_low : bool
+        Whether ``low`` itself is excluded.
+    choices : tuple of str
+        The words a text may be; empty for any text.
+    degenerate : str
+        The value at which the scheme turns into a simpler one, and which one.
+    """
+
+    name: str
+    field: str
+    kind: type
+    default: Scalar
+    doc: str
+    low: float = -math.inf
+    high: float = math.inf
+    open_low: bool = False
+    choices: tuple[str, ...] = ()
+    degenerate: str = ""
+
+    @property
+    def allowed(self) -> str:
+        """What a value must be, in words."""
+        if self.choices:
+            return "one of " + ", ".join(repr(choice) for choice in self.choices)
+        words = _TYPE_NAMES[self.kind]
+        if self.kind is int or self.kind is float:
+            low, high = _plain(self.low), _plain(self.high)
+            if math.isfinite(self.low) and math.isfinite(self.high):
+                return f"{words} {'above' if self.open_low else 'from'} {low} to {high}"
+            if math.isfinite(self.low):
+                return f"{words} {'above' if self.open_low else 'of at least'} {low}"
+            if math.isfinite(self.high):
+                return f"{words} of at most {high}"
+        return words
+
+    def check(self, value: object) -> Scalar:
+        """The value in the key's own type, or a sentence that says why not."""
+        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not isinstance(value, self.kind) or (isinstance(value, bool) and self.kind is not bool):
+            raise BadInput(f"{self.name} must be {self.allowed}, not {value!r}.")
+        if self.choices and value not in self.choices:
+            raise BadInput(f"{self.name} must be {self.allowed}, not {value!r}.")
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            too_low = value <= self.low if self.open_low else value < self.low
+            if not math.isfinite(value) or too_low or value > self.high:
+                raise BadInput(f"{self.name} must be {self.allowed}, not {value!r}.")
+        return value  # type: ignore[return-value]  # one of the four kinds by now
+
+
+def _plain(number: float) -> str:
+    return f"{number:g}"
+
+
+def key(
+    default: Scalar,
+    doc: str,
+    *,
+    name: str = "",
+    low: float = -math.inf,
+    high: float = math.inf,
+    open_low: bool = False,
+    choices: tuple[str, ...] = (),
+    degenerate: str = "",
+) -> Any:
+    """Declare a config field; see :class:`Key` for the parameters.
+
+    ``name`` replaces the field's own name where that is a Python keyword.
+    """
+    facts = {
+        "doc": doc,
+        "low": low,
+        "high": high,
+        "open_low": open_low,
+        "choices": choices,
+        "degenerate": degenerate,
+    }
+    return dataclasses.field(default=default, metadata={"key": facts, "name": name})
+
+
+def keys_of(config: type, prefix: str = "") -> Iterator[Key]:
+    """The keys a config declares, in the order it declares them."""
+    for field in dataclasses.fields(config):
+        if "key" not in field.metadata:
+            continue
+        name = field.metadata["name"] or field.name.replace("_", "-")
+        yield Key(
+            name=f"{prefix}.{name}" if prefix else name,
+            field=field.name,
+            kind=type(field.default),
+            default=cast(Scalar, field.default),
+            **field.metadata["key"],
+        )
+
+
+def read(config: type[C], values: Mapping[str, object], prefix: str = "") -> C:
+    """A config from a flat mapping, every value checked; other keys are left alone."""
+    found = {
+        one.field: one.check(values[one.name])
+        for one in keys_of(config, prefix)
+        if one.name in values
+    }
+    return config(**found)
+
+
+def write(config: object, prefix: str = "") -> dict[str, Scalar]:
+    """The flat mapping :func:`read` would read the same config from."""
+    return {one.name: getattr(config, one.field) for one in keys_of(type(config), prefix)}
+
+
+def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a key nobody declared, with the valid ones listed."""
+    valid = sorted(known)
+    for name in names:
+        if name not in valid:
+            near = get_close_matches(name, valid, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise BadInput(f"Unknown key {name}: {hint}Valid keys are {', '.join(valid)}.")
+
+
+def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """TOML tables as a flat mapping: ``{"apfl": {"alpha": 1}}`` is ``{"apfl.alpha": 1}``."""
+    flat: dict[str, object] = {}
+    for name, value in tables.items():
+        full = f"{prefix}.{name}" if prefix else name
+        if isinstance(value, Mapping):
+            flat |= flatten(value, full)
+        else:
+            flat[full] = value
+    return flat

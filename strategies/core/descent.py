@@ -1,0 +1,96 @@
+"""The one training loop."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from strategies.core.task import Batch
+from strategies.core.trees import Tree
+
+P = TypeVar("P", bound=Tree | tuple[Any, ...])
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """How a local step is taken.
+
+    Parameters
+    ----------
+    lr : float
+        Step size η.
+    clip : float
+        Largest norm of a gradient; 0 for any.
+    weight_decay : float
+        Strength of the pull towards 0; 0 for none.
+    """
+
+    lr: float
+    clip: float = 0.0
+    weight_decay: float = 0.0
+
+
+def descend(
+    loss: Callable[[P, Batch], Tensor],
+    params: P,
+    batches: Sequence[Batch],
+    sgd: Sgd,
+    *,
+    rates: Sequence[float] | None = None,
+    project: Callable[[P], P] | None = None,
+) -> P:
+    """Take one gradient step per batch, all parts moving from the same point.
+
+    Parameters
+    ----------
+    loss : callable
+        The objective; autograd differentiates it in all of ``params`` at once.
+    params : Tree, or a tuple of trees and tensors
+        Where to start; left untouched. A tuple's parts move side by side, each
+        clipped and decayed on its own; single tensors are never decayed.
+    batches : sequence of Batch
+        One a step.
+    sgd : Sgd
+        Step size, clipping, decay.
+    rates : sequence of float, optional
+        A step size for each part of a tuple, instead of ``sgd.lr``.
+    project : callable, optional
+        Applied after every step, for example to stay in [0, 1].
+
+    Returns
+    -------
+    Tree or tuple
+        The end point, of the same type as ``params``.
+    """
+    # An inactive step has gradient 0 whatever the objective adds to the loss, so a
+    # client that takes fewer steps than its neighbours stays where it is.
+    slope = torch.func.grad(lambda point, batch: batch.active * loss(point, batch))
+    for batch in batches:
+        gradient = slope(params, batch)
+        if isinstance(params, dict):
+            params = cast(P, _step(params, gradient, sgd.lr, sgd, batch.active))
+        else:
+            steps = zip(params, gradient, rates or [sgd.lr] * len(params), strict=True)
+            moved = [_step(part, slope, rate, sgd, batch.active) for part, slope, rate in steps]
+            params = type(params)(*moved)
+        if project is not None:
+            params = project(params)
+    return params
+
+
+def _step(
+    part: Tree | Tensor, gradient: Tree | Tensor, lr: float, sgd: Sgd, active: Tensor
+) -> Tree | Tensor:
+    if isinstance(part, Tensor):
+        return torch.sub(part, cast(Tensor, gradient), alpha=lr)
+    slopes = cast(Tree, gradient)
+    if sgd.weight_decay:
+        decay = sgd.weight_decay * active
+        slopes = {name: slope + decay * part[name] for name, slope in slopes.items()}
+    if sgd.clip:
+        square = torch.stack([slope.square().sum() for slope in slopes.values()]).sum()
+        shrink = (sgd.clip / square.clamp(min=1e-30).sqrt()).clamp(max=1.0)
+        slopes = {name: shrink * slope for name, slope in slopes.items()}
+    return {name: torch.sub(value, slopes[name], alpha=lr) for name, value in part.items()}

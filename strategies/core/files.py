@@ -1,0 +1,81 @@
+"""Files that are there whole or not at all, and that know when they were damaged.
+
+A sealed file is a safetensors file whose metadata say what it is and carry a
+checksum over themselves and every tensor. Reading one runs no code.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from strategies.core.errors import BadInput
+from strategies.core.trees import Tree, digest, raw_bytes
+
+
+class BadFile(BadInput):
+    """A file that cannot be used; it is left as it is."""
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file in one step that also survives a power cut."""
+    put(write_aside(path, content), path)
+
+
+def write_aside(path: Path, content: bytes) -> Path:
+    """Write a file's new content beside it, safe on disk; :func:`put` makes it the file."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(aside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        with suppress(OSError):
+            aside.unlink()
+        raise
+    return aside
+
+
+def put(aside: Path, path: Path) -> None:
+    """Make the content written aside the file."""
+    os.replace(aside, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def seal(kind: str, header: Mapping[str, str], tensors: Tree) -> bytes:
+    """The content of a sealed file of a kind, such as ``bouquet-checkpoint-1``."""
+    words = {"format": kind, **header}
+    whole = {name: value.contiguous() for name, value in tensors.items()}
+    return bytes(save(whole, metadata=words | {"checksum": _checksum(words, whole)}))
+
+
+def unseal(path: Path, kind: str) -> tuple[dict[str, str], Tree]:
+    """Header and tensors of a sealed file, or a sentence that names it and says why not."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            words = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise BadFile(f"{path} is damaged ({error}); it was left as it is.") from error
+    if words.get("format") != kind:
+        found = words.get("format", "an unknown format")
+        raise BadFile(f"{path} is {found}, not {kind}; it was left as it is.")
+    checksum = words.pop("checksum", "")
+    if checksum != _checksum(words, tensors):
+        raise BadFile(f"{path} is damaged (its checksum is wrong); it was left as it is.")
+    return words, tensors
+
+
+def _checksum(words: Mapping[str, str], tensors: Tree) -> str:
+    header = json.dumps(dict(words), sort_keys=True).encode()
+    named = sorted(tensors.items())
+    return digest([header, *(part for k, v in named for part in (k.encode(), raw_bytes(v)))])

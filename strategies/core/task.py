@@ -1,0 +1,72 @@
+"""What a client learns: a model, its loss, and how well it does."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from strategies.core.trees import Tree
+
+
+class Batch(NamedTuple):
+    """The examples of one local step.
+
+    Clients of unequal size train side by side, so a batch may be padded: padding
+    has weight 0, and the weights of the real examples sum to 1.
+
+    Parameters
+    ----------
+    x, y : Tensor
+        Inputs and targets, first axis the example.
+    weight : Tensor
+        Each example's weight in the batch's mean.
+    active : Tensor
+        1, or 0 for a step that only other clients take.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    active: Tensor
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model without weights, where its weights start, and its loss.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Used for its structure only. Calling it with other weights swaps them in for
+        the moment, so two threads must not share one.
+    initial : Tree
+        The weights everyone starts from.
+    classes : int
+        Number of classes; 0 for the quadratic problems, which have no accuracy.
+    """
+
+    module: nn.Module
+    initial: Tree
+    classes: int
+
+    def losses(self, params: Tree, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Each example's loss, and whether it was predicted right."""
+        output: Tensor = functional_call(self.module, params, (x,))
+        if self.classes:
+            return cross_entropy(output, y, reduction="none"), output.argmax(dim=1) == y
+        gap = output - y
+        loss = 0.5 * torch.einsum("bi,bij,bj->b", gap, x, gap)
+        return loss, torch.zeros_like(loss, dtype=torch.bool)
+
+    def loss(self, params: Tree, batch: Batch) -> Tensor:
+        """The batch's mean loss, f(w; ξ)."""
+        losses, _ = self.losses(params, batch.x, batch.y)
+        return losses @ batch.weight
+
+    def score(self, params: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss and accuracy on the examples that are no padding."""
+        losses, right = self.losses(params, x, y)
+        return losses @ real / real.sum(), right.to(real.dtype) @ real / real.sum()

@@ -1,0 +1,139 @@
+"""Trees of tensors: weights by parameter name, and the arithmetic schemes need.
+
+A *record* is a ``NamedTuple`` whose fields are trees or tensors, such as
+``Personal(v=..., alpha=...)``. Everything that is stored or sent is a record,
+and :func:`flatten` and :func:`unflatten` turn it into one tree and back.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Tensor]
+R = TypeVar("R", bound=tuple[Any, ...])
+
+
+class Nothing(NamedTuple):
+    """The record of a scheme that keeps, sends or receives nothing."""
+
+
+def mix(one: Tree, other: Tree, share: Tensor | float) -> Tree:
+    """``share * one + (1 - share) * other``, exact at both ends."""
+    return {name: torch.lerp(other[name], one[name], share) for name in one}
+
+
+def detach(tree: Tree) -> Tree:
+    """The same values, as constants for autograd."""
+    return {name: value.detach() for name, value in tree.items()}
+
+
+def distance(one: Tree, other: Tree) -> float:
+    """Euclidean distance between two trees."""
+    return norm({name: one[name] - other[name] for name in one})
+
+
+def norm(tree: Tree) -> float:
+    """Euclidean norm of all the values together."""
+    return float(
+        torch.stack([value.double().square().sum() for value in tree.values()]).sum().sqrt()
+    )
+
+
+def size_in_bytes(tree: Tree) -> int:
+    """Bytes the values take."""
+    return sum(value.numel() * value.element_size() for value in tree.values())
+
+
+def flatten(record: tuple[Any, ...]) -> Tree:
+    """A record as one tree: the field ``v`` becomes ``v/<parameter>``, a tensor its name."""
+    flat: Tree = {}
+    for field, value in zip(_fields(type(record)), record, strict=True):
+        if isinstance(value, Tensor):
+            flat[field] = value
+        else:
+            flat |= {f"{field}/{name}": tensor for name, tensor in value.items()}
+    return flat
+
+
+def unflatten(record: type[R], flat: Tree) -> R:
+    """The record that :func:`flatten` made the tree from."""
+    hints = get_type_hints(record)
+    values: list[Tree | Tensor] = []
+    for field in _fields(record):
+        if hints[field] is Tensor:
+            values.append(flat[field])
+        else:
+            start = f"{field}/"
+            # Sorted, because sums over a tree are taken in its order and a file has its own.
+            names = sorted(name for name in flat if name.startswith(start))
+            values.append({name.removeprefix(start): flat[name] for name in names})
+    return record(*values)
+
+
+def stack(records: Sequence[R]) -> R:
+    """Records of several clients as one, with the client as the first axis."""
+    first = records[0]
+    flats = [flatten(record) for record in records]
+    return unflatten(
+        type(first), {name: torch.stack([f[name] for f in flats]) for name in flats[0]}
+    )
+
+
+def pick(record: R, index: int) -> R:
+    """One client's record out of a stack, with memory of its own.
+
+    It is laid out row by row whatever the stack's layout: float sums depend on the
+    layout, and a state must give the same ones whether it was on disk or in memory.
+    """
+    row_by_row = torch.contiguous_format
+    return unflatten(
+        type(record),
+        {k: v[index].clone(memory_format=row_by_row) for k, v in flatten(record).items()},
+    )
+
+
+def finite(record: tuple[Any, ...], count: int) -> Tensor:
+    """For each of the ``count`` clients of a stack: whether all its values are finite."""
+    ok = torch.ones(count, dtype=torch.bool)
+    for value in flatten(record).values():
+        # The sum of a client's values is finite only if every one of them is, but
+        # finite values may overflow in it: only those clients need the slower look.
+        sums = value.reshape(count, -1).sum(dim=1)
+        for index in torch.nonzero(~sums.isfinite()).flatten().tolist():
+            ok[index] &= bool(value[index].isfinite().all())
+    return ok
+
+
+def fingerprint(tree: Tree) -> str:
+    """A short name of a model's shape: parameter names, shapes and types, not values."""
+    return digest(f"{k}:{v.dtype}:{tuple(v.shape)}".encode() for k, v in sorted(tree.items()))[:16]
+
+
+def sha256(tree: Tree) -> str:
+    """The hash of every name, type, shape and value."""
+    return digest(
+        part
+        for name, value in sorted(tree.items())
+        for part in (f"{name}:{value.dtype}:{tuple(value.shape)}".encode(), raw_bytes(value))
+    )
+
+
+def raw_bytes(value: Tensor) -> bytes:
+    """The value's memory, row by row."""
+    return value.detach().contiguous().numpy().tobytes()
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """SHA-256 over parts, each told apart from the next by its length."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(len(part).to_bytes(8))
+        total.update(part)
+    return total.hexdigest()
+
+
+def _fields(record: type[tuple[Any, ...]]) -> tuple[str, ...]:
+    return cast(tuple[str, ...], record._fields)  # type: ignore[attr-defined]  # a NamedTuple's

@@ -74,7 +74,7 @@ def simulate(
     from bouquet.display import show
 
     values = _values(config, keys, out if resume is None else None)
-    show([_simulate(engine.value, values, resume)])
+    show(_run(engine.value, [values], resume))
 
 
 @app.command()
@@ -94,15 +94,12 @@ def compare(
       bouquet compare fedavg local apfl -c rounds=30
     """
     from bouquet.display import show
-    from strategies.settings import parse
 
     values = _values(config, keys, None)
     jobs = [values | {"scheme": scheme} for scheme in schemes]
     if out is not None:
         jobs = [job | {"out": str(out / str(job["scheme"]))} for job in jobs]
-    for job in jobs:
-        parse(job)  # refuse a wrong name before the first run, not after it
-    show([_simulate(engine.value, job, None) for job in jobs])
+    show(_run(engine.value, jobs, None))
 
 
 @app.command()
@@ -234,23 +231,29 @@ def main() -> None:
         sys.exit(1)
 
 
-def _simulate(engine: str, values: dict[str, object], resume: Path | None) -> "Finished":
+def _run(engine: str, runs: list[dict[str, object]], resume: Path | None) -> "list[Finished]":
+    """Simulate one run after the other; a wrong key of the last stops the first."""
     from bouquet.display import Finished, progress
     from bouquet.engines import simulate, with_nodes
+    from server_app.main import Job
     from server_app.runfolder import RunFolder, new_folder, resumed
     from strategies.settings import parse
 
     # Flower's own chatter is for people who debug Flower.
     logging.getLogger("flwr").setLevel(os.environ.get("BOUQUET_LOG", "WARNING"))
-    if resume is not None:
-        folder = RunFolder(resume)
-        settings, done = resumed(folder, values), folder.read_checkpoint()[0]
-    else:
-        settings, done = with_nodes(parse(values)), 0
-        folder = new_folder(settings)
-    with progress(settings.run.scheme, settings.run.rounds, done) as observe:
-        summary = simulate(settings, folder, engine, resume=resume is not None, observe=observe)
-    return Finished(summary, folder.path)
+    with progress() as follow:
+        jobs = []
+        for values in runs:
+            if resume is not None:
+                folder = RunFolder(resume)
+                settings, done = resumed(folder, values), folder.read_checkpoint()[0]
+            else:
+                settings, done = with_nodes(parse(values)), 0
+                folder = new_folder(settings)
+            observe = follow(settings.run.scheme, settings.run.rounds, done)
+            jobs.append(Job(settings, folder, resume is not None, observe))
+        summaries = simulate(jobs, engine)
+    return [Finished(one, job.folder.path) for one, job in zip(summaries, jobs, strict=True)]
 
 
 def _values(config: Path | None, keys: list[str] | None, out: Path | None) -> dict[str, object]:

@@ -19,13 +19,20 @@ Observer = Callable[[dict[str, Any]], None]
 
 
 @contextmanager
-def progress(title: str, rounds: int, done: int = 0) -> Iterator[Observer]:
-    """Show a run's progress: a bar on a terminal, plain lines elsewhere."""
+def progress() -> Iterator[Callable[[str, int, int], Observer]]:
+    """Show the progress of runs: bars on a terminal, plain lines elsewhere.
+
+    Yields a function of a run's name, its rounds, and how many are done already.
+    """
     if not err.is_terminal:
-        yield lambda event: err.print(
-            f"{title} round {event['round']}/{rounds} {_words(event)}",
-            highlight=False,
-            soft_wrap=True,
+        yield (
+            lambda title, rounds, done: (
+                lambda event: err.print(
+                    f"{title} round {event['round']}/{rounds} {_words(event)}",
+                    highlight=False,
+                    soft_wrap=True,
+                )
+            )
         )
         return
     columns = (
@@ -35,9 +42,13 @@ def progress(title: str, rounds: int, done: int = 0) -> Iterator[Observer]:
         TextColumn("{task.fields[words]}"),
         TimeRemainingColumn(compact=True),
     )
-    with Progress(*columns, console=err) as bar:
-        task = bar.add_task(title, total=rounds, completed=done, words="starting")
-        yield lambda event: bar.update(task, completed=event["round"], words=_words(event))
+    with Progress(*columns, console=err) as bars:
+
+        def follow(title: str, rounds: int, done: int) -> Observer:
+            bar = bars.add_task(title, total=rounds, completed=done, words="waiting")
+            return lambda event: bars.update(bar, completed=event["round"], words=_words(event))
+
+        yield follow
 
 
 def _words(event: dict[str, Any]) -> str:

@@ -10,24 +10,22 @@ import os
 import secrets
 import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import torch
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.serverapp import Grid
+from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from client_app.main import app as client_app
 from client_app.main import forget
-from client_app.main import make_app as make_client_app
-from server_app.loop import Event
-from server_app.main import make_app as make_server_app
-from server_app.runfolder import RunFolder
+from server_app.main import Job, make_app
+from server_app.roster import exchange
 from strategies.core.errors import BadInput, RunFailed
 from strategies.settings import Settings
 
@@ -42,58 +40,37 @@ def with_nodes(settings: Settings) -> Settings:
     return settings.with_run(nodes=settings.run.nodes or workers())
 
 
-def simulate(
-    settings: Settings,
-    folder: RunFolder,
-    engine: str,
-    *,
-    resume: bool = False,
-    observe: Callable[[Event], None] = lambda event: None,
-) -> dict[str, Any]:
-    """Run a simulation to its end and stop all it started.
+def simulate(jobs: Sequence[Job], engine: str) -> list[dict[str, Any]]:
+    """Run simulations one after the other, and stop all that was started for them.
 
     Parameters
     ----------
-    settings : Settings
-        What to run, with the number of nodes settled.
-    folder : RunFolder
-        Where to write.
+    jobs : sequence of Job
+        What to run; all with the same number of nodes.
     engine : str
         ``inline`` or ``ray``.
-    resume : bool
-        Whether to go on from the folder's checkpoint.
-    observe : callable
-        Told of every round as it ends.
 
     Returns
     -------
-    dict
-        The run's summary.
+    list of dict
+        The runs' summaries.
     """
-    if engine == "ray" and settings.run.store == "memory":
-        raise BadInput(
-            "store must be 'context' or 'disk' on the ray engine: its workers share no memory."
-        )
+    for job in jobs:
+        if engine == "ray" and job.settings.run.store == "memory":
+            raise BadInput(
+                "store must be 'context' or 'disk' on the ray engine: its workers share no memory."
+            )
     summaries: list[dict[str, Any]] = []
     stop = threading.Event()
-    server_app = make_server_app(
-        settings,
-        folder,
-        engine=engine,
-        resume=resume,
-        observe=observe,
-        stop=stop,
-        finish=summaries.append,
-    )
-    client_app = make_client_app(settings, store="memory" if engine == "inline" else "disk")
-    run = {"inline": _run_inline, "ray": _run_ray}[engine]
+    server_app = make_app(jobs, engine, stop, summaries)
+    start = {"inline": _run_inline, "ray": _run_ray}[engine]
     try:
-        run(server_app, client_app, settings.run.nodes)
+        start(server_app, jobs[0].settings.run.nodes)
     finally:
         stop.set()  # whatever ended the engine, the run loop's thread must not wait on
-    if not summaries:
+    if len(summaries) != len(jobs):
         raise RunFailed("The run ended without a result.")
-    return summaries[0]
+    return summaries
 
 
 class InlineGrid(Grid):
@@ -101,14 +78,11 @@ class InlineGrid(Grid):
 
     Parameters
     ----------
-    client_app : ClientApp
-        What the nodes run.
     nodes : int
         How many there are.
     """
 
-    def __init__(self, client_app: ClientApp, nodes: int) -> None:
-        self._client_app = client_app
+    def __init__(self, nodes: int) -> None:
         self._run = Run.create_empty(run_id=secrets.randbits(62))
         self._contexts = {
             place + 1: Context(
@@ -129,7 +103,7 @@ class InlineGrid(Grid):
     def close(self) -> None:
         """End the threads and forget what the nodes kept."""
         self._pool.shutdown(cancel_futures=True)
-        forget(self._run.run_id)
+        forget()
 
     def set_run(self, run: Run) -> None:
         """Set the run messages belong to."""
@@ -174,23 +148,21 @@ class InlineGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages and wait for the replies."""
-        from server_app.roster import exchange
-
         return exchange(self, list(messages), timeout or 0.0, threading.Event())
 
     def _answer(self, message: Message) -> Message:
         context = self._contexts[message.metadata.dst_node_id]
         try:
-            return self._client_app(message=message, context=context)
+            return client_app(message=message, context=context)
         except Exception as error:  # a node that fails answers with an error, as in Flower
             reason = f"{type(error).__name__}: {error}"
             failed = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason)
             return Message(failed, reply_to=message)
 
 
-def _run_inline(server_app: Any, client_app: ClientApp, nodes: int) -> None:
+def _run_inline(server_app: ServerApp, nodes: int) -> None:
     threads = torch.get_num_threads()
-    grid = InlineGrid(client_app, nodes)
+    grid = InlineGrid(nodes)
     context = Context(
         run_id=grid.run.run_id, node_id=0, node_config={}, state=RecordDict(), run_config={}
     )
@@ -202,12 +174,13 @@ def _run_inline(server_app: Any, client_app: ClientApp, nodes: int) -> None:
         torch.set_num_threads(threads)
 
 
-def _run_ray(server_app: Any, client_app: ClientApp, nodes: int) -> None:
+def _run_ray(server_app: ServerApp, nodes: int) -> None:
     import ray
     from flwr.simulation import run_simulation
 
     ours = not ray.is_initialized()
     init: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers()}
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns about GPUs
     flower = logging.getLogger("flwr")
     flower.addFilter(_not_deprecated)
     try:

@@ -13,74 +13,59 @@ from strategies.core import wire
 from strategies.core.errors import BadInput
 from strategies.settings import Settings, parse
 
-# The stores of nodes that keep their clients' state in this process's memory.
-_memories: dict[tuple[int, int], Store] = {}
+# The stores of nodes that keep their clients' state in this process's memory, by run
+# folder and node.
+_memories: dict[tuple[str, int], Store] = {}
+
+app = ClientApp()
 
 
-def make_app(settings: Settings | None = None, store: str = "disk") -> ClientApp:
-    """Make a ClientApp.
-
-    Parameters
-    ----------
-    settings : Settings, optional
-        Of the run; without them they are read from Flower's run config.
-    store : str
-        What ``store = "auto"`` means to whoever runs the app.
-    """
-    app = ClientApp()
-
-    def node(message: Message, context: Context) -> Node:
-        torch.set_num_threads(1)  # nodes share the machine; one core each
-        known = settings or parse(context.run_config)
-        if known.run.store == "auto":
-            known = known.with_run(store=store)
-        return _node(known, message, context)
-
-    @app.query()
-    def query(message: Message, context: Context) -> Message:
-        """Tell which clients live here, and what their data look like."""
-        try:
-            return Message(_introduce(node(message, context), context), reply_to=message)
-        except BadInput as error:  # for the server to pass on to the user as it is
-            note = ConfigRecord({"refused": str(error)})
-            return Message(wire.content({}, MetricRecord(), note), reply_to=message)
-
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        """Train and evaluate the clients the message names."""
-        note = _note(message)
-        result = node(message, context).train(
-            cast(int, note["round"]),
-            cast(list[str], note["clients"]),
-            cast(list[float], note["weights"]),
-            wire.unpack(message.content.array_records[wire.ARRAYS]),
-            cast(bool, note["evaluate"]),
-        )
-        return _reply(result, message)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        """Evaluate the clients the message names."""
-        note = _note(message)
-        folder = cast(str, note["predictors-dir"])
-        result = node(message, context).evaluate(
-            cast(int, note["round"]),
-            cast(list[str], note["clients"]),
-            wire.unpack(message.content.array_records[wire.ARRAYS]),
-            Path(folder) if folder else None,
-        )
-        return _reply(result, message)
-
-    return app
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Tell which clients live here, and what their data look like."""
+    try:
+        return Message(_introduce(_node(message, context), context), reply_to=message)
+    except BadInput as error:  # for the server to pass on to the user as it is
+        note = ConfigRecord({"refused": str(error)})
+        return Message(wire.content({}, MetricRecord(), note), reply_to=message)
 
 
-def forget(run_id: int) -> None:
-    """Drop what the clients of a finished run kept in this process's memory."""
-    for key in [key for key in _memories if key[0] == run_id]:
-        del _memories[key]
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train and evaluate the clients the message names."""
+    note = _note(message)
+    result = _node(message, context).train(
+        cast(int, note["round"]),
+        cast(list[str], note["clients"]),
+        cast(list[float], note["weights"]),
+        wire.unpack(message.content.array_records[wire.ARRAYS]),
+        cast(bool, note["evaluate"]),
+    )
+    return _reply(result, message)
 
 
-def _node(settings: Settings, message: Message, context: Context) -> Node:
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the clients the message names."""
+    note = _note(message)
+    folder = cast(str, note["predictors-dir"])
+    result = _node(message, context).evaluate(
+        cast(int, note["round"]),
+        cast(list[str], note["clients"]),
+        wire.unpack(message.content.array_records[wire.ARRAYS]),
+        Path(folder) if folder else None,
+    )
+    return _reply(result, message)
+
+
+def forget() -> None:
+    """Drop what clients of finished runs kept in this process's memory."""
+    _memories.clear()
+
+
+def _node(message: Message, context: Context) -> Node:
+    torch.set_num_threads(1)  # nodes share the machine; one core each
+    settings = parse(message.content.config_records[wire.SETTINGS])
     loaded = problem(settings)
     return Node(settings, loaded, _hosted(loaded, context), _store(settings, message, context))
 
@@ -93,13 +78,12 @@ def _hosted(loaded: Problem, context: Context) -> tuple[str, ...]:
 
 
 def _store(settings: Settings, message: Message, context: Context) -> Store:
-    folder = _note(message)["state-dir"]
-    durable = DiskStore(Path(cast(str, folder)))
+    folder = cast(str, _note(message)["state-dir"])
+    durable = DiskStore(Path(folder))
     if settings.run.store == "memory":
-        mirrored = Mirrored(MemoryStore(), durable)
-        return _memories.setdefault((context.run_id, context.node_id), mirrored)
+        return _memories.setdefault((folder, context.node_id), Mirrored(MemoryStore(), durable))
     if settings.run.store == "context":
-        return Mirrored(ContextStore(context.state), durable)
+        return Mirrored(ContextStore(context.state, folder), durable)
     return durable
 
 
@@ -136,6 +120,3 @@ def _reply(result: Result, message: Message) -> Message:
 
 def _note(message: Message) -> ConfigRecord:
     return message.content.config_records[wire.NOTE]
-
-
-app = make_app()

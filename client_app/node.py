@@ -4,6 +4,7 @@ Nothing here knows about messages; ``client_app.main`` translates.
 """
 
 import functools
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -67,18 +68,30 @@ def problem(settings: Settings) -> Problem:
     writes to, but not the task's module.
     """
     with _loading:
-        return _problem(settings.with_run(out="", rounds=1), threading.get_ident())
+        same = settings.with_run(out="", rounds=1)  # these two make no difference
+        return _problem(same, _stamp(settings.data.path), threading.get_ident())
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """Changes when the file does, so that nobody trains on what it held before."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
 
 
 @functools.lru_cache(maxsize=64)
-def _problem(settings: Settings, thread: int) -> Problem:
-    data = _data(settings.data, settings.run.seed, settings.dtype)
+def _problem(settings: Settings, stamp: tuple[int, int], thread: int) -> Problem:
+    data = _data(settings.data, settings.run.seed, settings.dtype, stamp)
     shape = tuple(data.x.shape[1:])
     return Problem(data, make_task(settings, shape, data.classes, data.init))
 
 
 @functools.lru_cache(maxsize=1)
-def _data(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
+def _data(
+    config: DataConfig, seed: int, dtype: torch.dtype, stamp: tuple[int, int]
+) -> FederatedData:
     return load(config, seed, dtype)
 
 

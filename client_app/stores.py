@@ -76,10 +76,12 @@ class ContextStore:
     ----------
     records : RecordDict
         The Context's ``state``.
+    run : str
+        Tells apart the runs that share a Context.
     """
 
-    def __init__(self, records: RecordDict) -> None:
-        self._records = records
+    def __init__(self, records: RecordDict, run: str) -> None:
+        self._records, self._run = records, run
 
     def load(self, wanted: Identity, before: int) -> PersonalState | None:
         """See :class:`Store`."""
@@ -92,18 +94,21 @@ class ContextStore:
         """See :class:`Store`."""
         client = state.identity.client
         for place, one in enumerate(_renewed(self._generations(client), state)):
-            self._records[f"personal/{client}/{place}/tensors"] = wire.pack(one.tensors)
-            self._records[f"personal/{client}/{place}/header"] = ConfigRecord(dict(_header(one)))
+            self._records[self._key(client, place, "tensors")] = wire.pack(one.tensors)
+            self._records[self._key(client, place, "header")] = ConfigRecord(dict(_header(one)))
 
     def _generations(self, client: str) -> list[PersonalState]:
         found = []
         for place in range(2):
-            tensors = self._records.get(f"personal/{client}/{place}/tensors")
-            header = self._records.get(f"personal/{client}/{place}/header")
+            tensors = self._records.get(self._key(client, place, "tensors"))
+            header = self._records.get(self._key(client, place, "header"))
             if isinstance(tensors, ArrayRecord) and isinstance(header, ConfigRecord):
                 words = {name: str(value) for name, value in header.items()}
                 found.append(_from_header(words, wire.unpack(tensors)))
         return found
+
+    def _key(self, client: str, place: int, part: str) -> str:
+        return f"{self._run}/{client}/{place}/{part}"
 
 
 class DiskStore:

@@ -15,9 +15,9 @@ from strategies.core.seeding import generator
 Indices = NDArray[np.int64]
 
 _REMEDIES = {
-    "iid": "or ",
-    "pathological": "a smaller data.classes-per-client or ",
-    "dirichlet": "a larger data.dirichlet-alpha or ",
+    "iid": "",
+    "pathological": ", a smaller data.classes-per-client or another partition",
+    "dirichlet": ", a larger data.dirichlet-alpha or another partition",
 }
 
 
@@ -46,8 +46,8 @@ def partition(labels: Indices, config: DataConfig, seed: int) -> list[Indices]:
         )
     too_many = BadInput(
         f"data.clients is {config.clients}, more than the {config.partition} partition of the "
-        f"{len(labels)} examples of {config.name} can serve: use fewer clients, "
-        f"{_REMEDIES[config.partition]}another partition."
+        f"{len(labels)} examples of {config.name} can serve: use fewer clients"
+        f"{_REMEDIES[config.partition]}."
     )
     if config.clients > len(labels):
         raise too_many

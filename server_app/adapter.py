@@ -172,8 +172,7 @@ class SchemeStrategy(Strategy):
                 "state-dir": self.state_dir,
                 **note,
             }
-            timeout = self.settings.run.round_timeout
-            messages.append(message(node, kind, round_, tree, ConfigRecord(words), timeout or None))
+            messages.append(message(self.settings, node, kind, round_, tree, ConfigRecord(words)))
         self.report.bytes_down = sum(wire.size(one.content) for one in messages)
         return messages
 

@@ -63,10 +63,11 @@ def run(
         The summary, as written to ``summary.json``.
     """
     stop = stop or threading.Event()
+    told = _told(settings, engine)
     torch.set_num_threads(1)  # sums depend on it, and engines must agree to the last bit
     states = Path(settings.run.state_dir) if settings.run.state_dir else folder.states
     roster = Roster()
-    roster.update(grid, str(states.absolute()), stop)
+    roster.update(grid, told, str(states.absolute()), stop)
     task = _task(settings, roster)
     _check_sample(settings, roster)
     done = 0
@@ -81,14 +82,14 @@ def run(
     folder.write_config(settings)
     folder.rewrite_events(events)
     strategy = SchemeStrategy(
-        settings, task, roster, str(states.absolute()), str(folder.predictors.absolute()), server
+        told, task, roster, str(states.absolute()), str(folder.predictors.absolute()), server
     )
     if not resume:
         folder.write_checkpoint(0, settings.run.scheme, flatten(strategy.server))
     scores: dict[str, dict[str, float]] = {}
     for round_ in range(done + 1, settings.run.rounds + 1):
         started = time.perf_counter()
-        roster.update(grid, strategy.state_dir, stop)
+        roster.update(grid, told, strategy.state_dir, stop)
         trained = _train(strategy, grid, round_, stop)
         event = _event(settings, roster, round_, trained)
         if _full_evaluation(settings, round_):
@@ -107,6 +108,13 @@ def run(
     summary = _summary(strategy, engine, events, rows)
     folder.write_summary(summary)
     return summary
+
+
+def _told(settings: Settings, engine: str) -> Settings:
+    """What nodes are told: settings with the store the engine chooses where the user did not."""
+    if settings.run.store != "auto":
+        return settings
+    return settings.with_run(store="memory" if engine == "inline" else "disk")
 
 
 def _task(settings: Settings, roster: Roster) -> Task:

@@ -1,7 +1,8 @@
 """The ServerApp."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Context
@@ -12,27 +13,60 @@ from server_app.runfolder import RunFolder, new_folder
 from strategies.settings import Settings, parse
 
 
-def make_app(
-    settings: Settings,
-    folder: RunFolder,
-    *,
-    engine: str,
-    resume: bool,
-    observe: Callable[[Event], None],
-    stop: threading.Event,
-    finish: Callable[[dict[str, Any]], None],
-) -> ServerApp:
-    """A ServerApp for one run of ours; see :func:`server_app.loop.run`.
+@dataclass(frozen=True)
+class Job:
+    """One run.
 
-    ``finish`` is given the summary: a ServerApp has no other way to return anything.
+    Parameters
+    ----------
+    settings : Settings
+        What to do, with the number of nodes settled.
+    folder : RunFolder
+        Where to write.
+    resume : bool
+        Whether to go on from the folder's checkpoint.
+    observe : callable
+        Told of every round as it ends.
+    """
+
+    settings: Settings
+    folder: RunFolder
+    resume: bool = False
+    observe: Callable[[Event], None] = lambda event: None
+
+
+def make_app(
+    jobs: Iterable[Job], engine: str, stop: threading.Event, summaries: list[dict[str, Any]]
+) -> ServerApp:
+    """A ServerApp that does jobs one after the other, so that an engine starts only once.
+
+    Parameters
+    ----------
+    jobs : iterable of Job
+        What to do.
+    engine : str
+        Its name.
+    stop : Event
+        Set to end the runs at once.
+    summaries : list
+        Each run's summary is added: a ServerApp has no other way to return anything.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        finish(
-            run(grid, settings, folder, engine=engine, resume=resume, observe=observe, stop=stop)
-        )
+        for job in jobs:
+            summaries.append(
+                run(
+                    grid,
+                    job.settings,
+                    job.folder,
+                    engine=engine,
+                    resume=job.resume,
+                    observe=job.observe,
+                    stop=stop,
+                )
+            )
 
     return app
 

@@ -16,6 +16,7 @@ from strategies.core import wire
 from strategies.core.errors import BadInput, RunFailed
 from strategies.core.seeding import generator
 from strategies.core.trees import Tree
+from strategies.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Roster:
             ids = [ids[place] for place in sorted(chosen)]
         return [self.clients[one] for one in ids]
 
-    def update(self, grid: Grid, state_dir: str, stop: threading.Event) -> None:
+    def update(self, grid: Grid, settings: Settings, state_dir: str, stop: threading.Event) -> None:
         """Ask nodes that are new which clients they host, and wait for all of a simulation's."""
         expected, waited = 1, time.monotonic() + 60.0
         while True:
@@ -88,7 +89,7 @@ class Roster:
                 note = ConfigRecord({"state-dir": state_dir})
                 for reply in exchange(
                     grid,
-                    [message(node, MessageType.QUERY, 0, {}, note) for node in fresh],
+                    [message(settings, node, MessageType.QUERY, 0, {}, note) for node in fresh],
                     0.0,
                     stop,
                 ):
@@ -141,11 +142,13 @@ def by_node(clients: Iterable[Client]) -> dict[int, list[Client]]:
 
 
 def message(
-    node: int, kind: str, round_: int, tree: Tree, note: ConfigRecord, ttl: float | None = None
+    settings: Settings, node: int, kind: str, round_: int, tree: Tree, note: ConfigRecord
 ) -> Message:
     """A message to a node; the round is Flower's group id."""
     content = wire.content(tree, MetricRecord(), note)
-    return Message(content, node, kind, ttl=ttl, group_id=str(round_))
+    content[wire.SETTINGS] = ConfigRecord(dict(settings.flat()))
+    timeout = settings.run.round_timeout
+    return Message(content, node, kind, ttl=timeout or None, group_id=str(round_))
 
 
 def exchange(

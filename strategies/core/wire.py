@@ -1,7 +1,8 @@
 """What messages carry: one ArrayRecord of tensors, one MetricRecord of numbers.
 
 A ConfigRecord beside them names things (round, clients, reasons): Flower's
-MetricRecord has no text.
+MetricRecord has no text. A message to a node also has the run's settings, so that a
+node needs to be told nothing in advance and the server is the one place that knows.
 """
 
 import torch
@@ -9,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from strategies.core.trees import Tree
 
-ARRAYS, METRICS, NOTE = "arrays", "metrics", "note"
+ARRAYS, METRICS, NOTE, SETTINGS = "arrays", "metrics", "note", "settings"
 
 
 def pack(tree: Tree) -> ArrayRecord:

@@ -106,6 +106,18 @@ def test_a_pathological_client_has_just_so_many_classes(clients: int, classes: i
     assert len(set(everyone(data))) == len(everyone(data))  # classes may be left over, not shared
 
 
+def test_every_class_has_a_client_where_there_are_enough() -> None:
+    data = load(DataConfig(clients=10, classes_per_client=1), 0, DTYPE)
+    assert everyone(data) == list(range(1797))
+
+
+@pytest.mark.parametrize("partition", ["iid", "pathological", "dirichlet"])
+def test_another_seed_shares_otherwise(partition: str) -> None:
+    config = DataConfig(partition=partition)
+    one, other = (own(load(config, seed, DTYPE), "000").sort().values for seed in (0, 1))
+    assert one.tolist() != other.tolist()
+
+
 def test_iid_clients_have_equal_shares_of_shuffled_examples() -> None:
     data = load(DataConfig(partition="iid", clients=10), 0, DTYPE)
     shares = [own(data, client).sort().values for client in data.clients]
@@ -234,6 +246,12 @@ def test_train_and_test_are_a_clients_examples_without_overlap() -> None:
     assert split.train.dtype == split.test.dtype == torch.int64
 
 
+def test_another_seed_splits_otherwise() -> None:
+    labels, mine = np.zeros(90, dtype=np.int64), np.arange(30)
+    one, other = (split_clients(labels, [mine], 0.25, seed)["000"].test for seed in (0, 1))
+    assert one.tolist() != other.tolist()
+
+
 def test_a_clients_split_does_not_depend_on_the_others() -> None:
     labels, mine = np.zeros(90, dtype=np.int64), np.arange(30)
     alone = split_clients(labels, [mine], 0.25, 0)
@@ -292,7 +310,7 @@ def test_gamma_changes_the_labels_and_beta_the_inputs() -> None:
 
 def test_a_linear_model_of_its_own_explains_each_synthetic_client() -> None:
     """The labels are argmax(Wᵀx + b): some W and b of the client's tell all its classes apart."""
-    from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
+    from sklearn.linear_model import LogisticRegression
 
     data = load(DataConfig(name="synthetic", clients=20, examples=60, features=3), 0, DTYPE)
     for client in data.clients:

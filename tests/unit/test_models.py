@@ -143,6 +143,6 @@ def test_a_model_that_does_not_fit_is_refused(
 def test_torchvision_works_beside_any_torch() -> None:
     package = torchvision()
     assert torchvision() is package
-    from torchvision.transforms.functional import hflip  # type: ignore[import-untyped]
+    from torchvision.transforms.functional import hflip
 
     assert hflip(torch.tensor([[[1, 2]]])).tolist() == [[[2, 1]]]

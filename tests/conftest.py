@@ -1,0 +1,129 @@
+"""What tests share: small settings, runs in a temporary folder, and reading them back."""
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from bouquet.engines import simulate, with_nodes
+from client_app.stores import read_state
+from server_app.main import Job
+from server_app.runfolder import RunFolder
+from strategies.settings import Settings, parse
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, as its folder tells it."""
+
+    path: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return json.loads((self.path / "summary.json").read_text())
+
+    @property
+    def sha(self) -> str:
+        return self.summary["shared_sha256"]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.path / "events.jsonl").read_text().splitlines()]
+
+    @property
+    def clients(self) -> list[dict[str, str]]:
+        with open(self.path / "clients.csv", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def shared(self, name: str = "w") -> Array:
+        """A parameter of the server's model."""
+        return load_file(self.path / "server" / "checkpoint.safetensors")[f"w/{name}"]
+
+    def predictor(self, client: str, name: str = "w") -> Array:
+        """A parameter of a client's own model."""
+        return load_file(self.path / "predictors" / f"{client}.safetensors")[name]
+
+    def personal(self, client: str) -> dict[str, Array]:
+        """What a client keeps."""
+        state = read_state(self.path / "state" / f"{client}.safetensors")
+        return {name: value.numpy() for name, value in state.tensors.items()}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., Run]:
+    """Run a simulation: ``start(scheme="apfl", rounds=2, data={"clients": 4})``."""
+    count = 0
+
+    def run(
+        *,
+        engine: str = "inline",
+        folder: Path | None = None,
+        resume: bool = False,
+        settings: Settings | None = None,
+        **keys: Any,
+    ) -> Run:
+        nonlocal count
+        count += 1
+        place = RunFolder(folder or tmp_path / f"run{count}")
+        chosen = with_nodes(settings or parse(kebab(keys)))
+        simulate([Job(chosen, place, resume)], engine)
+        return Run(place.path)
+
+    return run
+
+
+def kebab(keys: dict[str, Any], prefix: str = "") -> dict[str, object]:
+    """``local_steps=3, data={"clients": 4}`` as flat keys."""
+    flat: dict[str, object] = {}
+    for name, value in keys.items():
+        full = prefix + name.replace("_", "-")
+        flat |= kebab(value, f"{full}.") if isinstance(value, dict) else {full: value}
+    return flat
+
+
+@dataclass(frozen=True)
+class Quadratics:
+    """A problem whose every iterate is known by algebra."""
+
+    path: Path
+    init: Array
+    a: list[Array]
+    c: list[Array]
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        return {
+            "data": {"name": "quadratic", "path": str(self.path)},
+            "dtype": "float64",
+            "batch_size": 0,
+            "save_predictors": True,
+        }
+
+
+@pytest.fixture
+def quadratics(tmp_path: Path) -> Quadratics:
+    """Three clients in three dimensions, with curvatures between 0.2 and 1.2."""
+    return make_quadratics(tmp_path / "problem.json", clients=3, size=3, seed=1)
+
+
+def make_quadratics(path: Path, clients: int, size: int, seed: int) -> Quadratics:
+    rng = np.random.default_rng(seed)
+    a, c = [], []
+    for _ in range(clients):
+        basis, _ = np.linalg.qr(rng.normal(size=(size, size)))
+        matrix = basis @ np.diag(rng.uniform(0.2, 1.2, size)) @ basis.T
+        a.append((matrix + matrix.T) / 2)
+        c.append(rng.normal(size=size))
+    init = rng.normal(size=size)
+    entries = [{"A": one.tolist(), "c": other.tolist()} for one, other in zip(a, c, strict=True)]
+    path.write_text(json.dumps({"init": init.tolist(), "clients": entries}))
+    return Quadratics(path, init, a, c)

@@ -1,0 +1,418 @@
+"""The Flower adapter: which clients are asked, and which replies count."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given
+from hypothesis import settings as checked
+from hypothesis import strategies as st
+from torch import nn
+
+from server_app.adapter import SchemeStrategy
+from server_app.roster import Client, Roster
+from strategies.core import wire
+from strategies.core.task import Task
+from strategies.core.trees import Tree
+from strategies.settings import parse
+
+ROUND = 7
+# Node 11 is the one that will misbehave; it has most of the weight.
+CLIENTS = [
+    Client("anna", node=11, place=0, train_examples=30, test_examples=1),
+    Client("ben", node=11, place=0, train_examples=10, test_examples=1),
+    Client("carla", node=12, place=1, train_examples=2, test_examples=1),
+    Client("dan", node=13, place=2, train_examples=4, test_examples=1),
+]
+VALUES = {11: 100.0, 12: 1.0, 13: 4.0}
+# Of carla's 1 with weight 2 and dan's 4 with weight 4.
+MEAN_OF_THE_OTHERS = (2 * 1.0 + 4 * 4.0) / 6
+
+
+@pytest.fixture(autouse=True)
+def identity() -> Iterator[None]:
+    """Flower wants to know who makes a message."""
+    known = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+    yield
+    TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = known
+
+
+@pytest.fixture
+def strategy() -> SchemeStrategy:
+    return make_strategy()
+
+
+def make_strategy(**keys: object) -> SchemeStrategy:
+    """FedAvg of a model with two numbers, which start at 0."""
+    task = Task(nn.Identity(), {"x": torch.zeros(2)}, classes=2)
+    roster = Roster({client.id: client for client in CLIENTS})
+    return SchemeStrategy(parse({"scheme": "fedavg", **keys}), task, roster)
+
+
+def ask(strategy: SchemeStrategy, round_: int = ROUND) -> dict[int, Message]:
+    """The messages of a round, by node."""
+    messages = strategy.configure_train(round_, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+    return {message.metadata.dst_node_id: message for message in messages}
+
+
+def note_of(message: Message) -> dict[str, Any]:
+    return dict(message.content.config_records[wire.NOTE])
+
+
+def answer(
+    message: Message,
+    tree: Tree | None = None,
+    metrics: dict[str, Any] | None = None,
+    **note: Any,
+) -> Message:
+    """A good reply to a train message, but for what the arguments change."""
+    asked = note_of(message)
+    known = {"round": asked["round"], "clients": asked["clients"], "failed": [], "reasons": []}
+    value = VALUES[message.metadata.dst_node_id]
+    numbers = {
+        "weight": sum(asked["weights"]),
+        "shared_loss": [value] * len(asked["clients"]),
+        "seconds_training": value,
+    } | (metrics or {})
+    tree = {"w/x": torch.full((2,), value)} if tree is None else tree
+    content = wire.content(tree, MetricRecord(numbers), ConfigRecord(known | note))
+    return Message(content, reply_to=message)
+
+
+def without(message: Message, record: str, name: str | None = None) -> Message:
+    """A reply that lacks a record, or a name in one."""
+    reply = answer(message)
+    if name is None:
+        del reply.content[record]
+    else:
+        del cast(dict[str, Any], reply.content[record])[name]
+    return reply
+
+
+def of_raw_bytes(message: Message, data: bytes) -> Message:
+    """A reply whose array is not what an array looks like."""
+    reply = answer(message)
+    array = Array("float32", (2,), "numpy.ndarray", data)
+    reply.content[wire.ARRAYS] = ArrayRecord({"w/x": array})
+    return reply
+
+
+def of_another_type(message: Message) -> Message:
+    """A poisoned reply that claims not to be about training."""
+    reply = answer(message, {"w/x": torch.full((2,), torch.nan)})
+    reply.metadata.message_type = "evaluate"
+    return reply
+
+
+BAD_REPLIES: dict[str, tuple[Callable[[Message], Message | None], str]] = {
+    "error": (lambda m: Message(Error(code=1, reason="out of memory"), reply_to=m), "out of memo"),
+    "error without a reason": (lambda m: Message(Error(code=1), reply_to=m), "without a reason"),
+    "none at all": (lambda m: None, "no reply in time"),
+    "of an earlier round": (lambda m: answer(m, round=ROUND - 1), "a late reply of round 6"),
+    "NaN": (lambda m: answer(m, {"w/x": torch.tensor([1.0, torch.nan])}), "NaN or infinite"),
+    "infinity": (lambda m: answer(m, {"w/x": torch.tensor([torch.inf, 1.0])}), "NaN or infinite"),
+    "wrong shape": (lambda m: answer(m, {"w/x": torch.ones(3)}), "names, shapes or types"),
+    "scalar": (lambda m: answer(m, {"w/x": torch.tensor(1.0)}), "names, shapes or types"),
+    "wrong type": (lambda m: answer(m, {"w/x": torch.ones(2).double()}), "names, shapes or types"),
+    "wrong name": (lambda m: answer(m, {"w/y": torch.ones(2)}), "names, shapes or types"),
+    "one tensor more": (
+        lambda m: answer(m, {"w/x": torch.ones(2), "w/y": torch.ones(2)}),
+        "names, shapes or types",
+    ),
+    "no tensor": (lambda m: answer(m, {}), "names, shapes or types"),
+    "unknown client": (lambda m: answer(m, clients=["anna", "eve"]), "not asked: ['eve']"),
+    "client of another node": (lambda m: answer(m, clients=["anna", "dan"]), "not asked: ['dan']"),
+    "unknown failure": (lambda m: answer(m, failed=["eve"], reasons=["x"]), "not asked: ['eve']"),
+    "client claimed twice": (lambda m: answer(m, clients=["anna", "anna"]), ""),
+    "client both done and failed": (lambda m: answer(m, failed=["ben"], reasons=["x"]), ""),
+    "too much weight": (lambda m: answer(m, metrics={"weight": 41.0}), "41.0 where 40.0 is due"),
+    "weight that is NaN": (lambda m: answer(m, metrics={"weight": torch.nan}), "weight of nan"),
+    "weight that is a list": (lambda m: answer(m, metrics={"weight": [20.0, 20.0]}), "malformed"),
+    "no weight": (lambda m: without(m, wire.METRICS, "weight"), "malformed"),
+    "too few scores": (lambda m: answer(m, metrics={"shared_loss": [1.0]}), "shared_loss has 1"),
+    "no record at all": (lambda m: Message(RecordDict(), reply_to=m), "malformed"),
+    "no arrays": (lambda m: without(m, wire.ARRAYS), "malformed"),
+    "no metrics": (lambda m: without(m, wire.METRICS), "malformed"),
+    "no note": (lambda m: without(m, wire.NOTE), "malformed"),
+    "no round": (lambda m: without(m, wire.NOTE, "round"), "malformed"),
+    "no clients": (lambda m: without(m, wire.NOTE, "clients"), "malformed"),
+    "no failures": (lambda m: without(m, wire.NOTE, "failed"), "malformed"),
+    "clients that are no list": (lambda m: answer(m, clients="anna"), "malformed"),
+    "clients that are no text": (lambda m: answer(m, clients=[1, 2]), ""),
+    "failures without reasons": (lambda m: answer(m, clients=["anna"], failed=["ben"]), "reasons"),
+    "reasons that are no text": (
+        lambda m: answer(
+            m,
+            metrics={"weight": 30.0, "shared_loss": [1.0]},
+            clients=["anna"],
+            failed=["ben"],
+            reasons=[b"\xff"],
+        ),
+        "malformed",
+    ),
+    "empty bytes": (lambda m: of_raw_bytes(m, b""), "malformed"),
+    "a pickle's bytes": (lambda m: of_raw_bytes(m, b"\x80\x04N."), "malformed"),
+    "a zip file's bytes": (lambda m: of_raw_bytes(m, b"PK\x03\x04" + b"\0" * 30), "malformed"),
+    "another type of message": (of_another_type, ""),
+}
+
+
+# Replies
+
+
+def test_the_mean_is_weighted_by_the_clients_examples(strategy: SchemeStrategy) -> None:
+    replies = [answer(message) for message in ask(strategy).values()]
+    strategy.aggregate_train(ROUND, replies)
+    mean = (40 * 100.0 + 2 * 1.0 + 4 * 4.0) / 46
+    torch.testing.assert_close(strategy.server.w["x"], torch.full((2,), mean))
+    assert strategy.report.clients == ["anna", "ben", "carla", "dan"]
+    assert strategy.report.failures == {}
+    assert strategy.report.scores["ben"] == {"shared_loss": 100.0}
+    assert strategy.report.seconds == {"training": 100.0}  # the slowest node's
+
+
+@pytest.mark.parametrize("what", list(BAD_REPLIES))
+def test_a_bad_reply_is_counted_logged_and_left_out_and_the_round_goes_on(
+    what: str, strategy: SchemeStrategy, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, why = BAD_REPLIES[what]
+    messages = ask(strategy)
+    bad = make(messages[11])
+    replies = [answer(messages[13]), *([bad] if bad else []), answer(messages[12])]
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        strategy.aggregate_train(ROUND, replies)
+    report = strategy.report
+    assert list(report.failures) == ["anna", "ben"]
+    assert all(why in reason for reason in report.failures.values())
+    assert report.clients == ["carla", "dan"]
+    assert report.scores.keys() == {"carla", "dan"}
+    assert strategy.server.w["x"].tolist() == [MEAN_OF_THE_OTHERS] * 2
+    (line,) = caplog.messages
+    assert f"Round {ROUND}: left out client anna, ben: " in line
+    assert why in line
+
+
+def test_a_round_with_no_valid_reply_keeps_the_weights_and_says_so(
+    strategy: SchemeStrategy, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy.aggregate_train(ROUND, [answer(message) for message in ask(strategy).values()])
+    kept = strategy.server.w["x"].clone()
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        ask(strategy, ROUND + 1)
+        strategy.aggregate_train(ROUND + 1, [])
+    assert torch.equal(strategy.server.w["x"], kept)
+    assert list(strategy.report.failures) == ["anna", "ben", "carla", "dan"]
+    assert caplog.messages[-1] == (
+        f"Round {ROUND + 1} had no valid reply: the weights stay as they were."
+    )
+
+
+def test_a_node_may_report_one_client_and_train_the_other(
+    strategy: SchemeStrategy, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = ask(strategy)
+    partial = answer(
+        messages[11],
+        metrics={"weight": 30.0, "shared_loss": [100.0]},
+        clients=["anna"],
+        failed=["ben"],
+        reasons=["its file is damaged"],
+    )
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        strategy.aggregate_train(ROUND, [partial, answer(messages[12]), answer(messages[13])])
+    assert strategy.report.failures == {"ben": "its file is damaged"}
+    assert strategy.report.clients == ["anna", "carla", "dan"]
+    mean = (30 * 100.0 + 2 * 1.0 + 4 * 4.0) / 36
+    torch.testing.assert_close(strategy.server.w["x"], torch.full((2,), mean))
+    assert caplog.messages == [f"Round {ROUND}: left out client ben: its file is damaged"]
+
+
+def test_a_node_whose_clients_all_failed_counts_for_nothing(strategy: SchemeStrategy) -> None:
+    messages = ask(strategy)
+    failed = answer(
+        messages[11],
+        {},
+        metrics={"weight": 0.0, "shared_loss": []},
+        clients=[],
+        failed=["anna", "ben"],
+        reasons=["NaN", "NaN"],
+    )
+    strategy.aggregate_train(ROUND, [failed, answer(messages[12]), answer(messages[13])])
+    assert strategy.report.failures == {"anna": "NaN", "ben": "NaN"}
+    assert strategy.server.w["x"].tolist() == [MEAN_OF_THE_OTHERS] * 2
+
+
+def test_a_client_the_reply_says_nothing_about_is_counted_as_failed(
+    strategy: SchemeStrategy,
+) -> None:
+    messages = ask(strategy)
+    silent = answer(messages[11], metrics={"weight": 30.0, "shared_loss": [1.0]}, clients=["anna"])
+    strategy.aggregate_train(ROUND, [silent, answer(messages[12]), answer(messages[13])])
+    assert "ben" in strategy.report.failures
+
+
+def test_a_node_is_counted_once_and_one_that_was_not_asked_not_at_all(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    strategy = make_strategy()
+    messages = ask(strategy)
+    stranger = answer(messages[11])
+    stranger.metadata.__dict__["_src_node_id"] = 99
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        strategy.aggregate_train(
+            ROUND, [answer(messages[12]), answer(messages[12]), answer(messages[13]), stranger]
+        )
+    assert strategy.server.w["x"].tolist() == [MEAN_OF_THE_OTHERS] * 2
+    assert strategy.report.clients == ["carla", "dan"]
+    assert "A reply of node 12 in round 7 was not asked for." in caplog.messages
+    assert "A reply of node 99 in round 7 was not asked for." in caplog.messages
+
+
+@checked(deadline=None, max_examples=10)
+@given(st.permutations([11, 12, 13]))
+def test_the_order_in_which_replies_arrive_changes_no_bit(order: list[int]) -> None:
+    def end(arrival: list[int]) -> list[float]:
+        strategy = make_strategy()
+        messages = ask(strategy)
+        trees = {node: {"w/x": torch.tensor([0.1, 1e7]) / node} for node in arrival}
+        strategy.aggregate_train(ROUND, [answer(messages[n], trees[n]) for n in arrival])
+        return strategy.server.w["x"].tolist()
+
+    assert end(order) == end([11, 12, 13])
+
+
+def test_an_evaluation_needs_no_weights(strategy: SchemeStrategy) -> None:
+    messages = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+    replies = [answer(message, {}, metrics={"weight": 0.0}) for message in messages]
+    strategy.aggregate_evaluate(ROUND, replies)
+    assert strategy.report.failures == {}
+    assert strategy.report.scores["dan"] == {"shared_loss": 4.0}
+    assert strategy.server.w["x"].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("what", ["error", "none at all", "of an earlier round", "unknown client"])
+def test_a_bad_reply_to_an_evaluation_is_left_out_as_well(
+    what: str, strategy: SchemeStrategy
+) -> None:
+    sent = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+    messages = {message.metadata.dst_node_id: message for message in sent}
+    bad = BAD_REPLIES[what][0](messages[11])
+    replies = [answer(messages[12]), *([bad] if bad else []), answer(messages[13])]
+    strategy.aggregate_evaluate(ROUND, replies)
+    assert list(strategy.report.failures) == ["anna", "ben"]
+    assert strategy.report.scores.keys() == {"carla", "dan"}
+
+
+# Messages
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"), [("examples", [30.0, 10.0]), ("uniform", [1.0, 1.0])]
+)
+def test_a_node_gets_one_message_that_names_its_clients_and_their_weights(
+    weights: str, expected: list[float]
+) -> None:
+    messages = ask(make_strategy(weights=weights))
+    assert list(messages) == [11, 12, 13]
+    note = note_of(messages[11])
+    assert (note["round"], note["clients"], note["weights"]) == (ROUND, ["anna", "ben"], expected)
+    sent = wire.unpack(messages[11].content.array_records[wire.ARRAYS])
+    assert sent.keys() == {"w/x"}
+    assert sent["w/x"].tolist() == [0.0, 0.0]
+
+
+def test_only_nodes_with_a_chosen_client_get_a_message() -> None:
+    strategy = make_strategy(**{"clients-per-round": 1})
+    for round_ in range(1, 9):
+        (message,) = ask(strategy, round_).values()
+        (client,) = note_of(message)["clients"]
+        assert strategy.roster.clients[client].node == message.metadata.dst_node_id
+
+
+def test_a_client_that_was_not_chosen_may_not_reply() -> None:
+    """Its node was asked for another client only."""
+    strategy = make_strategy(**{"clients-per-round": 1})
+    round_ = next(n for n in range(1, 99) if strategy.roster.sample(1, 0, n)[0].id == "anna")
+    messages = ask(strategy, round_)
+    strategy.aggregate_train(round_, [answer(messages[11], clients=["ben"])])
+    assert "['ben']" in strategy.report.failures["anna"]
+    assert strategy.server.w["x"].tolist() == [0.0, 0.0]
+
+
+def test_everyone_is_evaluated_whoever_was_trained() -> None:
+    strategy = make_strategy(**{"clients-per-round": 1})
+    messages = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+    named = [client for message in messages for client in note_of(message)["clients"]]
+    assert named == ["anna", "ben", "carla", "dan"]
+
+
+# Sampling
+
+
+def roster(ids: list[str], nodes: int = 1, first: int = 0) -> Roster:
+    clients = {
+        one: Client(one, node=first + n % nodes, place=n % nodes, train_examples=1, test_examples=1)
+        for n, one in enumerate(ids)
+    }
+    return Roster(clients)
+
+
+IDS = [f"{number:03}" for number in range(40)]
+
+
+@checked(deadline=None)
+@given(st.integers(0, 40), st.integers(0, 99), st.integers(1, 99), st.permutations(IDS))
+def test_a_sample_is_sorted_of_the_right_size_and_depends_on_seed_and_round_alone(
+    count: int, seed: int, round_: int, order: list[str]
+) -> None:
+    chosen = [client.id for client in roster(IDS).sample(count, seed, round_)]
+    assert chosen == sorted(set(chosen))
+    assert len(chosen) == (count or len(IDS))
+    elsewhere = roster(order, nodes=7, first=2**60).sample(count, seed, round_)
+    assert [client.id for client in elsewhere] == chosen
+
+
+def test_another_seed_or_round_gives_another_sample() -> None:
+    samples = [roster(IDS).sample(10, seed, round_) for seed in (0, 1) for round_ in (1, 2)]
+    assert len({tuple(client.id for client in sample) for sample in samples}) == 4
+
+
+def test_a_sample_leaves_the_global_generators_alone() -> None:
+    import random
+
+    import numpy as np
+
+    def states() -> Any:
+        return random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
+
+    before = states()
+    roster(IDS).sample(10, 0, 1)
+    assert states() == before
+
+
+def test_every_client_is_chosen_sooner_or_later_and_equally_often() -> None:
+    """400 rounds of 10 out of 40: each client 100 times, give or take 5 deviations of 8.7."""
+    chosen = [one.id for round_ in range(400) for one in roster(IDS).sample(10, 0, round_)]
+    counts = [chosen.count(one) for one in IDS]
+    assert 56 < min(counts) <= max(counts) < 144
+
+
+def test_more_clients_than_there_are_is_no_sample_of_our_own_making() -> None:
+    """The run loop refuses such a key; here it must not invent clients."""
+    assert len(roster(IDS).sample(41, 0, 1)) == 40
+
+
+def test_a_client_keeps_its_place_when_its_node_gets_another_id() -> None:
+    moved = make_strategy()
+    moved.roster.clients = {
+        one.id: replace(one, node={11: 93, 12: 92, 13: 91}[one.node]) for one in CLIENTS
+    }
+    groups = [note_of(message)["clients"] for message in ask(moved).values()]
+    assert groups == [note_of(message)["clients"] for message in ask(make_strategy()).values()]

@@ -9,8 +9,9 @@ import sys
 import tomllib
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
+import click
 import typer
 
 if TYPE_CHECKING:
@@ -219,16 +220,24 @@ def main() -> None:
     for name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(name, "0")
     try:
-        app()
-    except BadInput as error:
-        print(f"bouquet: {error}", file=sys.stderr)
+        code = typer.main.get_command(app).main(standalone_mode=False)
+        if code == 130:  # what typer makes of Ctrl-C
+            _stop(1, "interrupted; --resume goes on from the last finished round.")
+        sys.exit(code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
         sys.exit(2)
+    except click.ClickException as error:
+        _stop(2, f"{error.format_message()} See bouquet --help.")
+    except BadInput as error:
+        _stop(2, str(error))
     except RunFailed as error:
-        print(f"bouquet: the run failed: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("bouquet: interrupted; --resume goes on from the last round.", file=sys.stderr)
-        sys.exit(1)
+        _stop(1, f"the run failed: {error}")
+
+
+def _stop(code: int, sentence: str) -> NoReturn:
+    print(f"bouquet: {sentence}", file=sys.stderr)
+    sys.exit(code)
 
 
 def _run(engine: str, runs: list[dict[str, object]], resume: Path | None) -> "list[Finished]":

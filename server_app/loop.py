@@ -91,6 +91,7 @@ def run(
         started = time.perf_counter()
         roster.update(grid, told, strategy.state_dir, stop)
         trained = _train(strategy, grid, round_, stop)
+        trained.seconds["round"] = time.perf_counter() - started  # without full evaluation
         event = _event(settings, roster, round_, trained)
         if _full_evaluation(settings, round_):
             evaluated = _evaluate(strategy, grid, round_, stop)

@@ -166,9 +166,7 @@ def copied(folder: Path) -> DiskStore:
 @pytest.mark.parametrize("chunk", [0, 2])
 def test_a_node_whose_clients_all_fail_uploads_nothing(tmp_path: Path, chunk: int) -> None:
     """Steps of 10³⁰ against a decay of 1 overflow a float32 in the second."""
-    wild = configured(
-        dtype="float32", lr=1e30, weight_decay=1.0, cohort_chunk=chunk
-    )
+    wild = configured(dtype="float32", lr=1e30, weight_decay=1.0, cohort_chunk=chunk)
     result = train(host(wild, DiskStore(tmp_path)), ALL, evaluate=True)
     assert list(result.failures) == ALL
     assert (result.clients, result.mean, result.weight, result.metrics) == ([], {}, 0.0, {})

@@ -28,10 +28,10 @@ def opener(kind: str, folder: Path) -> Reopen:
     memory, records = MemoryStore(), RecordDict()
     stores: dict[str, Reopen] = {
         "memory": lambda: memory,
-        "context": lambda: ContextStore(records),
+        "context": lambda: ContextStore(records, "run"),
         "disk": lambda: DiskStore(folder),
         "memory and disk": lambda: Mirrored(MemoryStore(), DiskStore(folder)),
-        "context and disk": lambda: Mirrored(ContextStore(RecordDict()), DiskStore(folder)),
+        "context and disk": lambda: Mirrored(ContextStore(RecordDict(), "run"), DiskStore(folder)),
     }
     return stores[kind]
 
@@ -200,6 +200,12 @@ def test_two_clients_never_share_a_place(store: Store, one: str, other: str) -> 
         identity = replace(OWN, client=client)
         assert loaded(store, 2, identity) == value + 1
         assert loaded(store, 3, identity) == value + 2
+
+
+def test_runs_that_share_a_context_do_not_see_each_others_state() -> None:
+    records = RecordDict()
+    ContextStore(records, "one").save(state(1))
+    assert ContextStore(records, "other").load(OWN, before=2) is None
 
 
 visits = st.lists(st.tuples(st.integers(1, 6), st.booleans()), max_size=8)

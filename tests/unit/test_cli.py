@@ -1,0 +1,464 @@
+"""The command line: what it prints, what it writes, and how it says no."""
+
+import csv
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bouquet import cli
+from data import DATASETS
+from models import MODELS
+from strategies import SCHEMES
+from strategies.core.config import keys_of
+from strategies.settings import all_keys, parse
+
+# A run that is over at once.
+SMALL = {
+    "rounds": "1",
+    "nodes": "1",
+    "local-steps": "1",
+    "data.clients": "3",
+    "data.partition": "iid",
+    "model.name": "linear",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Bouquet = Callable[..., Outcome]
+
+
+@pytest.fixture
+def bouquet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Bouquet]:
+    """Runs a command in this process, in an empty folder, on a wide terminal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    flower = logging.getLogger("flwr")
+    level = flower.level
+
+    def run(*words: str | Path) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["bouquet", *map(str, words)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return Outcome(int(ended.value.code or 0), *capfd.readouterr())
+
+    yield run
+    flower.setLevel(level)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder and what is in it."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def small(**keys: object) -> list[str]:
+    """The options of a small run, but for some keys: ``small(data__clients=4)``."""
+    changes = {name.replace("__", ".").replace("_", "-"): str(v) for name, v in keys.items()}
+    return [word for name, v in (SMALL | changes).items() for word in ("-c", f"{name}={v}")]
+
+
+def assert_refused(outcome: Outcome, said: str) -> None:
+    """Exit code 2 and one line that begins with ``said``, whatever else it says."""
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith(f"bouquet: {said}")
+    assert outcome.err.endswith(".\n")
+    assert outcome.err.count("\n") == 1
+
+
+# Wrong input
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names)
+
+
+EVERY_KEY = ", ".join(sorted(one.name for one in all_keys()))
+WRONG_KEYS = [
+    ("scheme", "fedfoo", f"scheme must be one of {listed(SCHEMES)}, not 'fedfoo'."),
+    ("ruonds", "3", f"Unknown key ruonds: did you mean rounds? Valid keys are {EVERY_KEY}."),
+    ("apfl.beta", "3", "Unknown key apfl.beta: did you mean "),
+    ("model.name", "resnet", f"model.name must be one of {listed(MODELS)}, not 'resnet'."),
+    ("model.name", "vector", "model.name must be one of 'cnn', 'linear', 'mlp'"),
+    ("data.name", "mnits", f"data.name must be one of {listed(DATASETS)}, not 'mnits'."),
+    ("data.name", "quadratic", "data.path must name the JSON file"),
+    ("rounds", "many", "rounds must be a whole number of at least 1, not 'many'."),
+    ("rounds", '"3"', "rounds must be a whole number of at least 1, not '3'."),
+    ("rounds", "2.5", "rounds must be a whole number of at least 1, not 2.5."),
+    ("rounds", "", "rounds must be a whole number of at least 1, not ''."),
+    ("rounds", "0", "rounds must be a whole number of at least 1, not 0."),
+    ("lr", "fast", "lr must be a number above 0, not 'fast'."),
+    ("lr", "nan", "lr must be a number above 0, not nan."),
+    ("lr", "1" + 400 * "0", "lr must be a number above 0, not "),
+    ("seed", str(2**64), "seed must be a whole number "),
+    ("apfl.alpha", "1.5", "apfl.alpha must be a number from 0 to 1, not 1.5."),
+    ("apfl.alpha", "-0.1", "apfl.alpha must be a number from 0 to 1, not -0.1."),
+    ("apfl.adaptive", "yes", "apfl.adaptive must be true or false, not 'yes'."),
+    ("local-steps", "0", "local-steps and local-epochs are both 0"),
+    ("local-epochs", "2", "Set local-steps or local-epochs, not both: they are 1 and 2."),
+    (
+        "clients-per-round",
+        "4",
+        "clients-per-round must be at most 3, the number of clients, not 4.",
+    ),
+    ("data.clients", "1797", "Client 0000 has 1 example; a train/test split needs at least 2"),
+    ("data.clients", "1798", "data.clients is 1798, more than the iid partition of the 1797 "),
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    WRONG_KEYS,
+    ids=[f"{key}={value:.20}" for key, value, _ in WRONG_KEYS],
+)
+def test_a_wrong_key_is_refused_in_one_sentence_and_nothing_is_written(
+    bouquet: Bouquet, tmp_path: Path, key: str, value: str, said: str
+) -> None:
+    assert_refused(bouquet("simulate", *small(**{key: value})), said)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["simulate", "-c", "rounds"], "-c takes KEY=VALUE, not 'rounds'."),
+        (["simulate", "-c", "=3"], "Unknown key : "),
+        (["simulate", "--config", "nowhere.toml"], "nowhere.toml cannot be read (No such file"),
+        (["simulate", "--resume", "nowhere"], "--resume: nowhere holds no run"),
+        (
+            ["simulate", "--engine", "ray", "-c", "store=memory"],
+            "store must be 'context' or 'disk' on the ray engine",
+        ),
+        (["compare", "fedavg", "fedfoo"], f"scheme must be one of {listed(SCHEMES)}, not 'fed"),
+        (["schemes", "fedfoo"], f"scheme must be one of {', '.join(SCHEMES)}, not 'fedfoo'."),
+        (["data", "describe", "mnits"], f"data.name must be one of {listed(DATASETS)}, not 'mnits"),
+        (["data", "describe", "digits", "-c", "rounds=x"], "rounds must be a whole number"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_word_is_refused_in_one_sentence_and_nothing_is_written(
+    bouquet: Bouquet, tmp_path: Path, words: list[str], said: str
+) -> None:
+    assert_refused(bouquet(*words), said)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["simulate", "--engine", "dask"], ["--engine", "'dask'", "'inline', 'ray'"]),
+        (["simulate", "--rounds", "3"], ["--rounds"]),
+        (["simulat"], ["'simulat'", "simulate"]),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_option_or_command_is_refused_in_one_sentence_too(
+    bouquet: Bouquet, words: list[str], parts: list[str]
+) -> None:
+    outcome = bouquet(*words)
+    assert outcome.code == 2
+    assert all(part in outcome.err for part in parts)
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("rounds = = 3", "keys.toml is not valid TOML: "),
+        ("ruonds = 3", "Unknown key ruonds: did you mean rounds? "),
+        ("[apfl]\nalpha = 2", "apfl.alpha must be a number from 0 to 1, not 2.0."),
+        ("rounds = [3]", "rounds must be a whole number of at least 1, not [3]."),
+        ("[rounds]\nmost = 3", "Unknown key rounds.most: "),
+    ],
+)
+def test_a_wrong_config_file_is_refused_in_one_sentence(
+    bouquet: Bouquet, tmp_path: Path, content: str, said: str
+) -> None:
+    (tmp_path / "keys.toml").write_text(content)
+    assert_refused(bouquet("simulate", "--config", "keys.toml"), said)
+    assert [path.name for path in tmp_path.iterdir()] == ["keys.toml"]
+
+
+@pytest.mark.parametrize("out", ["file", "file/run", "x" * 300])
+def test_a_folder_that_cannot_be_written_is_refused_in_one_sentence(
+    bouquet: Bouquet, tmp_path: Path, out: str
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    assert_refused(bouquet("simulate", *small(), "--out", out), f"out: {out} cannot be written")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_state_folder_that_is_a_file_is_refused_in_one_sentence(
+    bouquet: Bouquet, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    assert_refused(bouquet("simulate", *small(state_dir="file"), "--out", "run"), "state-dir")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_state_folder_of_another_run_is_refused_and_left_alone(
+    bouquet: Bouquet, tmp_path: Path
+) -> None:
+    (tmp_path / "states").mkdir()
+    (tmp_path / "states" / "000.safetensors").write_text("someone's")
+    outcome = bouquet("simulate", *small(state_dir="states"), "--out", "run")
+    assert_refused(outcome, "state-dir: states already holds personal state")
+    assert [path.name for path in tmp_path.rglob("*")] == ["states", "000.safetensors"]
+
+
+# Runs
+
+
+def test_a_run_ends_with_a_table_and_a_complete_folder(bouquet: Bouquet, tmp_path: Path) -> None:
+    outcome = bouquet("simulate", *small(rounds=2, save_predictors="true"), "--out", "run")
+    assert outcome.code == 0
+    assert "personal accuracy" in outcome.out
+    assert "apfl: run" in outcome.out
+    assert [line[:14] for line in outcome.err.splitlines()] == ["apfl round 1/2", "apfl round 2/2"]
+    run = tmp_path / "run"
+    summary = json.loads((run / "summary.json").read_text())
+    assert (summary["scheme"], summary["rounds"], summary["clients"]) == ("apfl", 2, 3)
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [event["round"] for event in events] == [1, 2]
+    with open(run / "clients.csv", newline="") as file:
+        assert [row["client"] for row in csv.DictReader(file)] == ["000", "001", "002"]
+    assert sorted(path.stem for path in (run / "predictors").iterdir()) == ["000", "001", "002"]
+
+
+def test_what_dash_c_says_goes_before_what_the_file_says(bouquet: Bouquet, tmp_path: Path) -> None:
+    lines = [
+        'scheme = "local"',
+        "rounds = 3",
+        "[model]",
+        'name = "linear"',
+        "[data]",
+        "clients = 2",
+    ]
+    (tmp_path / "keys.toml").write_text("\n".join(lines))
+    outcome = bouquet("simulate", "--config", "keys.toml", "-c", "rounds=1", "--out", "run")
+    assert outcome.code == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["scheme"], summary["rounds"], summary["clients"]) == ("local", 1, 2)
+
+
+def test_clients_with_one_class_each_can_train(bouquet: Bouquet, tmp_path: Path) -> None:
+    keys = small(data__partition="pathological", data__classes_per_client=1, data__clients=10)
+    outcome = bouquet("simulate", *keys, "--out", "run")
+    assert outcome.code == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["failures"] == 0
+
+
+def test_a_folder_is_used_for_one_run_only(bouquet: Bouquet, tmp_path: Path) -> None:
+    assert bouquet("simulate", *small(), "--out", "run").code == 0
+    before = files(tmp_path)
+    assert_refused(bouquet("simulate", *small(), "--out", "run"), "out: run already holds a run;")
+    assert files(tmp_path) == before
+
+
+def test_compared_runs_have_a_line_and_a_folder_each(bouquet: Bouquet, tmp_path: Path) -> None:
+    outcome = bouquet("compare", "fedavg", "local", *small(), "--out", "both")
+    assert outcome.code == 0
+    assert f"fedavg: {Path('both') / 'fedavg'}" in outcome.out
+    assert f"local: {Path('both') / 'local'}" in outcome.out
+    found = tmp_path.glob("both/*/summary.json")
+    assert {path.parent.name for path in found} == {"fedavg", "local"}
+
+
+def test_a_scheme_compared_with_itself_does_not_overwrite_its_own_run(
+    bouquet: Bouquet, tmp_path: Path
+) -> None:
+    outcome = bouquet("compare", "fedavg", "fedavg", *small())
+    assert outcome.code == 2 or len(list(tmp_path.glob("runs/*/summary.json"))) == 2
+
+
+# Going on
+
+
+def test_a_run_goes_on_to_more_rounds(bouquet: Bouquet, tmp_path: Path) -> None:
+    bouquet("simulate", *small(), "--out", "run")
+    outcome = bouquet("simulate", "--resume", "run", "-c", "rounds=3")
+    assert outcome.code == 0
+    assert [line[:14] for line in outcome.err.splitlines()] == ["apfl round 2/3", "apfl round 3/3"]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("lr", "0.2", "--resume: lr is 0.1 in run and cannot become 0.2;"),
+        ("scheme", "fedavg", "--resume: scheme is 'apfl' in run and cannot become 'fedavg';"),
+        ("data.clients", "4", "--resume: data.clients is 3 in run and cannot become 4;"),
+        ("rounds", "1", "--resume: rounds must be at least 2, the rounds already done, not 1."),
+    ],
+)
+def test_a_run_does_not_go_on_with_another_configuration(
+    bouquet: Bouquet, tmp_path: Path, key: str, value: str, said: str
+) -> None:
+    bouquet("simulate", *small(rounds=2), "--out", "run")
+    before = files(tmp_path)
+    assert_refused(bouquet("simulate", "--resume", "run", "-c", f"{key}={value}"), said)
+    assert files(tmp_path) == before
+
+
+def test_a_run_does_not_go_on_from_a_truncated_checkpoint(bouquet: Bouquet, tmp_path: Path) -> None:
+    bouquet("simulate", *small(), "--out", "run")
+    checkpoint = tmp_path / "run" / "server" / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
+    before = files(tmp_path)
+    outcome = bouquet("simulate", "--resume", "run", "-c", "rounds=2")
+    assert_refused(outcome, "run/server/checkpoint.safetensors is damaged (")
+    assert files(tmp_path) == before
+
+
+def test_one_client_with_a_damaged_state_does_not_stop_the_others(
+    bouquet: Bouquet, tmp_path: Path
+) -> None:
+    bouquet("simulate", *small(), "--out", "run")
+    damaged = tmp_path / "run" / "state" / "001.safetensors"
+    damaged.write_bytes(b"")
+    assert bouquet("simulate", "--resume", "run", "-c", "rounds=2").code == 0
+    event = json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])
+    assert event["clients"] == ["000", "002"]
+    assert {failure["client"] for failure in event["failures"]} == {"001"}
+    assert str(damaged) in event["failures"][0]["reason"]
+    assert damaged.read_bytes() == b""
+
+
+def test_a_run_in_which_no_client_could_be_evaluated_has_failed(
+    bouquet: Bouquet, tmp_path: Path
+) -> None:
+    bouquet("simulate", *small(), "--out", "run")
+    for path in (tmp_path / "run" / "state").iterdir():
+        path.write_bytes(b"")
+    outcome = bouquet("simulate", "--resume", "run", "-c", "rounds=2")
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[-1].startswith("bouquet: the run failed: ")
+
+
+# Help and lists
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["simulate", "compare", "schemes", "models", "data list", "data describe"],
+)
+def test_every_command_helps_with_an_example(bouquet: Bouquet, command: str) -> None:
+    outcome = bouquet(*command.split(), "--help")
+    assert outcome.code == 0
+    assert "Example" in outcome.out
+    assert "\n bouquet " in outcome.out.replace("  ", " ")
+
+
+def test_help_names_every_command(bouquet: Bouquet) -> None:
+    outcome = bouquet("--help")
+    assert outcome.code == 0
+    for command in ("simulate", "compare", "schemes", "models", "data"):
+        assert f" {command} " in outcome.out
+
+
+def test_the_schemes_are_listed_with_their_papers_and_what_they_share(bouquet: Bouquet) -> None:
+    outcome = bouquet("schemes")
+    assert outcome.code == 0
+    for scheme in SCHEMES.values():
+        for words in (scheme.name, scheme.title, scheme.paper, scheme.shares, scheme.keeps):
+            assert words in squeezed(outcome.out)
+
+
+def test_a_scheme_is_shown_with_every_key_its_default_and_what_is_allowed(
+    bouquet: Bouquet,
+) -> None:
+    outcome = bouquet("schemes", "apfl")
+    assert outcome.code == 0
+    assert SCHEMES["apfl"].paper in outcome.out
+    rows = cells(outcome.out)
+    for key in keys_of(SCHEMES["apfl"].config, "apfl"):
+        (row,) = [row for row in rows if row[0] == key.name]
+        assert row[1] == str(key.default).lower()
+        assert row[2] == key.allowed
+        assert key.doc in row[3]
+        assert key.degenerate in row[3]
+
+
+def test_a_scheme_without_keys_of_its_own_is_shown_too(bouquet: Bouquet) -> None:
+    outcome = bouquet("schemes", "fedavg")
+    assert outcome.code == 0
+    assert "McMahan et al. 2017" in outcome.out
+
+
+def test_the_models_are_listed_with_their_keys(bouquet: Bouquet) -> None:
+    outcome = bouquet("models")
+    assert outcome.code == 0
+    named = {row[0] for row in cells(outcome.out)}
+    assert named >= MODELS.keys()
+    assert named >= {one.name for one in all_keys() if one.name.startswith("model.")}
+
+
+def test_the_data_sets_are_listed_with_their_keys(bouquet: Bouquet) -> None:
+    outcome = bouquet("data", "list")
+    assert outcome.code == 0
+    named = {row[0] for row in cells(outcome.out)}
+    assert named >= DATASETS.keys()
+    assert named >= {one.name for one in all_keys() if one.name.startswith("data.")}
+
+
+def test_a_data_set_is_described_client_by_client(bouquet: Bouquet) -> None:
+    from data import load
+
+    outcome = bouquet("data", "describe", "digits", "-c", "data.clients=4", "-c", "seed=3")
+    assert outcome.code == 0
+    settings = parse({"data.clients": 4, "seed": 3})
+    expected = load(settings.data, 3, settings.dtype)
+    rows = {row[0]: row for row in cells(outcome.out)}
+    for client, split in expected.clients.items():
+        assert rows[client][1:3] == [str(len(split.train)), str(len(split.test))]
+        counts = enumerate(expected.label_counts(client))
+        assert rows[client][3] == "  ".join(f"{label}:{n}" for label, n in counts if n)
+
+
+def squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of all tables."""
+    lines = [line for line in text.splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+
+# As a user starts it
+
+
+def test_the_module_can_be_run_and_says_no_with_exit_code_2(tmp_path: Path) -> None:
+    """In a process of its own, where Flower's log would be seen as well."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "bouquet", "simulate", *small(clients_per_round=9)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    said = "bouquet: clients-per-round must be at most 3, the number of clients, not 9.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    assert list(tmp_path.iterdir()) == []

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from strategies.core.batches import steps
+from strategies.core.descent import slope_in_vmap
 from strategies.core.scheme import Scheme, Work
 from strategies.core.task import Batch, Task
 from strategies.core.trees import Tree, pick, size_in_bytes, stack
@@ -86,16 +87,28 @@ def update(
     def one(own: Batch, state: Any) -> tuple[Any, Any]:
         return scheme.local_update(replace(work, batches=steps(own)), payload, state)
 
+    def one_of_many(own: Batch, state: Any) -> tuple[Any, Any]:
+        sgd = replace(work.sgd, gradient=slope_in_vmap)
+        return scheme.local_update(replace(work, batches=steps(own), sgd=sgd), payload, state)
+
     count = len(batches.active)
     if how != "loop" and (count > 1 or how == "vmap"):
         try:
-            return vmap(one)(batches, personal)
+            return vmap(one_of_many)(batches, personal)
         except (RuntimeError, NotImplementedError) as error:
             if how == "vmap":
                 raise
             log(INFO, "This model cannot be batched (%s): clients train one by one.", error)
     results = [one(pick(batches, i), pick(personal, i)) for i in range(count)]
     return stack([upload for upload, _ in results]), stack([state for _, state in results])
+
+
+def predictors(scheme: Scheme, work: Work[Any], payload: Any, personal: Any, count: int) -> Tree:
+    """The clients' own models, stacked."""
+    if count > 1:
+        return vmap(lambda state: scheme.predictor(work, payload, state))(personal)
+    own = scheme.predictor(work, payload, pick(personal, 0))
+    return {name: value.unsqueeze(0) for name, value in own.items()}
 
 
 def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Scores:
@@ -112,17 +125,19 @@ def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: 
     own : bool
         Whether ``models`` are the clients' own.
     """
+
+    def each() -> list[Tensor]:
+        found = [
+            task.score({k: v[i] for k, v in models.items()} if own else models, x[i], y[i], real[i])
+            for i in range(len(x))
+        ]
+        return [torch.stack(parts) for parts in zip(*found, strict=True)]
+
     with torch.no_grad():
+        if len(x) == 1:
+            return Scores(*each())
         try:
-            loss, accuracy = vmap(task.score, in_dims=(0 if own else None, 0, 0, 0))(
-                models, x, y, real
-            )
+            axes = (0 if own else None, 0, 0, 0)
+            return Scores(*vmap(task.score, in_dims=axes)(models, x, y, real))
         except (RuntimeError, NotImplementedError):
-            each = [
-                task.score(
-                    {k: v[i] for k, v in models.items()} if own else models, x[i], y[i], real[i]
-                )
-                for i in range(len(x))
-            ]
-            loss, accuracy = (torch.stack(parts) for parts in zip(*each, strict=True))
-    return Scores(loss, accuracy)
+            return Scores(*each())

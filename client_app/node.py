@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from client_app import cohort
 from client_app.stores import Store
@@ -230,10 +229,10 @@ class Node:
         scheme, task = self.settings.scheme, self.problem.task
         x, y, real = self._test_data(clients)
         work = self._work()
-        if personal == Nothing():
-            own = scheme.predictor(work, payload, personal)
+        if scheme.stateful:
+            own = cohort.predictors(scheme, work, payload, personal, len(clients))
         else:
-            own = vmap(lambda state: scheme.predictor(work, payload, state))(personal)
+            own = scheme.predictor(work, payload, personal)
         shared = cohort.score(
             task, scheme.shared(work.config, task, payload), x, y, real, own=False
         )

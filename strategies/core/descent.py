@@ -11,6 +11,29 @@ from strategies.core.task import Batch
 from strategies.core.trees import Tree
 
 P = TypeVar("P", bound=Tree | tuple[Any, ...])
+Objective = Callable[[P, Batch], Tensor]
+
+
+def slope(objective: Objective[P], point: P, batch: Batch) -> P:
+    """The gradient of an objective, by plain autograd."""
+    leaves: list[Tensor] = []
+
+    def leaf(value: Tensor) -> Tensor:
+        leaves.append(value.detach().requires_grad_())
+        return leaves[-1]
+
+    with torch.enable_grad():
+        value = objective(_each(leaf, point), batch)
+    found = iter(torch.autograd.grad(value, leaves, materialize_grads=True))
+    return _each(lambda _: next(found), point)
+
+
+def slope_in_vmap(objective: Objective[P], point: P, batch: Batch) -> P:
+    """The same inside ``torch.func.vmap``, where plain autograd cannot go.
+
+    Importing it costs more than a second, which a device that trains one client saves.
+    """
+    return cast(P, torch.func.grad(objective)(point, batch))
 
 
 @dataclass(frozen=True)
@@ -25,11 +48,14 @@ class Sgd:
         Largest norm of a gradient; 0 for any.
     weight_decay : float
         Strength of the pull towards 0; 0 for none.
+    gradient : callable
+        ``slope``, or ``slope_in_vmap`` for clients that train together.
     """
 
     lr: float
     clip: float = 0.0
     weight_decay: float = 0.0
+    gradient: Callable[..., Any] = slope
 
 
 def descend(
@@ -64,20 +90,31 @@ def descend(
     Tree or tuple
         The end point, of the same type as ``params``.
     """
+
     # An inactive step has gradient 0 whatever the objective adds to the loss, so a
     # client that takes fewer steps than its neighbours stays where it is.
-    slope = torch.func.grad(lambda point, batch: batch.active * loss(point, batch))
+    def objective(point: P, batch: Batch) -> Tensor:
+        return batch.active * loss(point, batch)
+
     for batch in batches:
-        gradient = slope(params, batch)
+        gradient = sgd.gradient(objective, params, batch)
         if isinstance(params, dict):
             params = cast(P, _step(params, gradient, sgd.lr, sgd, batch.active))
         else:
             steps = zip(params, gradient, rates or [sgd.lr] * len(params), strict=True)
-            moved = [_step(part, slope, rate, sgd, batch.active) for part, slope, rate in steps]
+            moved = [_step(part, down, rate, sgd, batch.active) for part, down, rate in steps]
             params = type(params)(*moved)
         if project is not None:
             params = project(params)
     return params
+
+
+def _each(change: Callable[[Tensor], Tensor], point: P) -> P:
+    """A point with every tensor changed, in the order of its parts and names."""
+    if isinstance(point, dict):
+        return cast(P, {name: change(value) for name, value in point.items()})
+    parts = [change(part) if isinstance(part, Tensor) else _each(change, part) for part in point]
+    return type(point)(*parts)
 
 
 def _step(

@@ -177,6 +177,14 @@ def test_finite_values_whose_sum_overflows_are_finite() -> None:
     assert finite(stacked, 2).tolist() == [True, False]
 
 
+def test_a_value_that_is_not_finite_is_not_forgotten_over_a_sum_that_overflows() -> None:
+    most = torch.finfo(torch.float32).max
+    stacked = Pair(
+        {"w": torch.tensor([[torch.nan]])}, {"w": torch.tensor([[most, most]])}, torch.ones(1)
+    )
+    assert finite(stacked, 1).tolist() == [False]
+
+
 # Hashes
 
 

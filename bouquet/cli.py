@@ -95,7 +95,11 @@ def compare(
       bouquet compare fedavg local apfl -c rounds=30
     """
     from bouquet.display import show
+    from strategies.core.errors import BadInput
 
+    for scheme in schemes:
+        if schemes.count(scheme) > 1:
+            raise BadInput(f"compare takes each scheme once, not {scheme!r} again.")
     values = _values(config, keys, None)
     jobs = [values | {"scheme": scheme} for scheme in schemes]
     if out is not None:
@@ -255,7 +259,8 @@ def _run(engine: str, runs: list[dict[str, object]], resume: Path | None) -> "li
         for values in runs:
             if resume is not None:
                 folder = RunFolder(resume)
-                settings, done = resumed(folder, values), folder.read_checkpoint()[0]
+                settings = resumed(folder, values)
+                done, _ = folder.read_checkpoint(settings.run.scheme)
             else:
                 settings, done = with_nodes(parse(values)), 0
                 folder = new_folder(settings)

@@ -22,7 +22,7 @@ from models import build
 from strategies.core.batches import Plan, draw, gather
 from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
-from strategies.core.files import BadFile
+from strategies.core.files import BadFile, file_name
 from strategies.core.scheme import Work
 from strategies.core.state import Identity, PersonalState
 from strategies.core.task import Task
@@ -264,15 +264,18 @@ class Node:
                 k: v[place].clone() if self.settings.scheme.stateful else v
                 for k, v in models.items()
             }
-            save_file(own, folder / f"{client}.safetensors")
+            save_file(own, folder / f"{file_name(client)}.safetensors")
 
     def _personal(self, client: str, before: int) -> Any:
         scheme = self.settings.scheme
         if not scheme.stateful:
             return Nothing()
+        fresh = scheme.init_personal(self.settings.scheme_config, self.problem.task)
         state = self.store.load(self._identity(client), before)
         if state is None:
-            return scheme.init_personal(self.settings.scheme_config, self.problem.task)
+            return fresh
+        if fingerprint(state.tensors) != fingerprint(flatten(fresh)):
+            raise BadFile(f"The personal state of client {client} does not fit its model.")
         return unflatten(scheme.personal, state.tensors)
 
     def _state(self, client: str, round_: int, personal: Any) -> PersonalState:

@@ -7,14 +7,14 @@ twice, or again after a crash, finds what the first delivery found.
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import quote
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from strategies.core import wire
-from strategies.core.files import put, seal, unseal, write_aside
+from strategies.core.files import check_kind, file_name, put, seal, unseal, write_aside
 from strategies.core.state import BadState, Identity, PersonalState
 from strategies.core.trees import Tree
 
@@ -46,8 +46,7 @@ def _newest(generations: Iterable[PersonalState], before: int) -> PersonalState 
 
 
 def _renewed(generations: Sequence[PersonalState], state: PersonalState) -> list[PersonalState]:
-    older = _newest(generations, state.round)
-    return [state] if older is None else [state, older]
+    return [state, *[one for one in generations if one.round < state.round][:1]]
 
 
 class MemoryStore:
@@ -140,6 +139,8 @@ class DiskStore:
         if client not in self._rounds:
             next(self._generations(state.identity), None)
         newest, previous = self._paths(client)
+        if previous.exists():
+            check_kind(previous, FORMAT)
         self._folder.mkdir(parents=True, exist_ok=True)
         aside = write_aside(newest, seal(FORMAT, _header(state), state.tensors))
         if self._rounds.get(client, state.round) < state.round:
@@ -160,7 +161,7 @@ class DiskStore:
                 yield state
 
     def _paths(self, client: str) -> tuple[Path, Path]:
-        name = quote(client, safe="")  # an id is never a path
+        name = file_name(client)
         return self._folder / f"{name}.safetensors", self._folder / f"{name}.previous.safetensors"
 
 
@@ -176,7 +177,12 @@ class Mirrored:
 
     def load(self, wanted: Identity, before: int) -> PersonalState | None:
         """See :class:`Store`."""
-        return self._fast.load(wanted, before) or self._durable.load(wanted, before)
+        # After a restart the fast one knows less than the durable one, never more.
+        with suppress(BadState):
+            state = self._fast.load(wanted, before)
+            if state is not None:
+                return state
+        return self._durable.load(wanted, before)
 
     def save(self, state: PersonalState) -> None:
         """See :class:`Store`."""

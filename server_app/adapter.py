@@ -87,6 +87,7 @@ class SchemeStrategy(Strategy):
         self.server = scheme.init_server(settings.scheme_config, task) if server is None else server
         self.report = Report()
         self._asked: dict[int, list[Client]] = {}
+        self._kind = ""
 
     @property
     def payload(self) -> Any:
@@ -161,7 +162,7 @@ class SchemeStrategy(Strategy):
         self, kind: str, round_: int, clients: Iterable[Client], note: dict[str, Any]
     ) -> list[Message]:
         self.report = Report()
-        self._asked = by_node(clients)
+        self._asked, self._kind = by_node(clients), kind
         tree = flatten(self.payload)
         messages = []
         for node, group in self._asked.items():
@@ -195,6 +196,13 @@ class SchemeStrategy(Strategy):
                 self._fail(round_, [client.id for client in asked], str(why))
                 continue
             self._take_scores(reply)
+            silent_ones = [
+                one.id
+                for one in asked
+                if one.id not in {*self.report.clients, *self.report.failures}
+            ]
+            if silent_ones:
+                self._fail(round_, silent_ones, "its node's reply says nothing about it")
             if self._clients_of(reply):
                 valid[node] = reply
         for asked in silent.values():
@@ -206,6 +214,8 @@ class SchemeStrategy(Strategy):
         """Refuse a reply whose content cannot be trusted."""
         if reply.has_error():
             raise Refused(reply.error.reason or "an error without a reason")
+        if reply.metadata.message_type != self._kind:
+            raise Refused(f"a reply to another kind of message, {reply.metadata.message_type}")
         try:
             note = reply.content.config_records[wire.NOTE]
             metrics = reply.content.metric_records[wire.METRICS]
@@ -215,7 +225,8 @@ class SchemeStrategy(Strategy):
                 raise Refused(f"a late reply of round {note['round']!r}")
             clients = cast(list[str], note["clients"])
             failed = cast(list[str], note["failed"])
-            if len(failed) != len(cast(list[str], note["reasons"])):
+            reasons = cast(list[str], note["reasons"])
+            if len(failed) != len(reasons) or not all(isinstance(one, str) for one in reasons):
                 raise Refused("a malformed reply: failures without reasons")
             strangers = set(clients + failed) - {client.id for client in asked}
             if strangers or len(set(clients + failed)) != len(clients + failed):
@@ -223,16 +234,23 @@ class SchemeStrategy(Strategy):
             for name, values in metrics.items():
                 if isinstance(values, list) and len(values) != len(clients):
                     raise Refused(f"a malformed reply: {name} has {len(values)} numbers")
-        except (KeyError, TypeError, ValueError) as error:
+            if clients and self._kind == MessageType.TRAIN:
+                self._check_upload(self._weight(reply), arrays, clients, asked)
+        except Refused:
+            raise
+        except Exception as error:  # no bytes a node can send may end the run
             raise Refused(f"a malformed reply ({type(error).__name__}: {error})") from error
-        if clients and reply.metadata.message_type == MessageType.TRAIN:
-            expected = sum(self._client_weight(one) for one in asked if one.id in clients)
-            if not math.isclose(self._weight(reply), expected, rel_tol=1e-9):
-                raise Refused(f"a weight of {self._weight(reply)} where {expected} is due")
-            if fingerprint(arrays) != self._upload_shape():
-                raise Refused("weights of the wrong names, shapes or types")
-            if not all(bool(value.isfinite().all()) for value in arrays.values()):
-                raise Refused("weights that are NaN or infinite")
+
+    def _check_upload(
+        self, weight: float, arrays: Tree, clients: Sequence[str], asked: Sequence[Client]
+    ) -> None:
+        expected = sum(self._client_weight(one) for one in asked if one.id in clients)
+        if not math.isclose(weight, expected, rel_tol=1e-9):
+            raise Refused(f"a weight of {weight} where {expected} is due")
+        if fingerprint(arrays) != self._upload_shape():
+            raise Refused("weights of the wrong names, shapes or types")
+        if not all(bool(value.isfinite().all()) for value in arrays.values()):
+            raise Refused("weights that are NaN or infinite")
 
     def _upload_shape(self) -> str:
         scheme, config = self.settings.scheme, self.settings.scheme_config

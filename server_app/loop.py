@@ -17,7 +17,7 @@ from client_app.stores import DiskStore
 from server_app.adapter import Report, SchemeStrategy
 from server_app.roster import Client, Roster, exchange
 from server_app.runfolder import RunFolder
-from strategies.core.errors import BadInput
+from strategies.core.errors import BadInput, RunFailed
 from strategies.core.files import BadFile
 from strategies.core.state import Identity
 from strategies.core.task import Task
@@ -74,11 +74,11 @@ def run(
     server: Any = None
     events: list[Event] = []
     if resume:
-        done, tree = folder.read_checkpoint()
+        done, tree = folder.read_checkpoint(settings.run.scheme)
         server = unflatten(settings.scheme.server, tree)
         events = folder.read_events(done)
-    elif states.exists() and any(states.iterdir()):
-        raise BadInput(f"state-dir: {states} already holds personal state; choose an empty folder.")
+    elif states.exists() and (not states.is_dir() or any(states.iterdir())):
+        raise BadInput(f"state-dir: {states} is no empty folder; choose one, or a new one.")
     folder.write_config(settings)
     folder.rewrite_events(events)
     strategy = SchemeStrategy(
@@ -104,6 +104,8 @@ def run(
         observe(event)
     if not scores:  # resumed after the last round
         scores = _evaluate(strategy, grid, settings.run.rounds, stop).scores
+    if not scores:
+        raise RunFailed("no client could be evaluated; events.jsonl says why.")
     rows = _rows(strategy, scores, states)
     folder.write_clients(rows)
     summary = _summary(strategy, engine, events, rows)

@@ -6,6 +6,7 @@ Files appear whole or not at all, except ``events.jsonl``, which grows a line a 
 import csv
 import io
 import json
+import math
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -54,9 +55,12 @@ class RunFolder:
 
     def check_writable(self) -> None:
         """Say so where the folder could not be made, before any work is done for it."""
-        there = next(
-            place for place in (self.path, *self.path.absolute().parents) if place.exists()
-        )
+        try:
+            there = next(
+                place for place in (self.path, *self.path.absolute().parents) if place.exists()
+            )
+        except OSError as error:
+            raise BadInput(f"out: {self.path} cannot be written ({error.strerror}).") from error
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
             raise BadInput(f"out: {self.path} cannot be written: {there} is no writable folder.")
 
@@ -86,15 +90,17 @@ class RunFolder:
         header = {"round": str(round_), "scheme": scheme}
         write_atomically(self.checkpoint, seal(CHECKPOINT, header, server))
 
-    def read_checkpoint(self) -> tuple[int, Tree]:
+    def read_checkpoint(self, scheme: str) -> tuple[int, Tree]:
         """The last finished round and the server's state after it."""
         header, server = unseal(self.checkpoint, CHECKPOINT)
+        if header["scheme"] != scheme:
+            raise BadInput(f"{self.checkpoint} is of scheme {header['scheme']!r}, not {scheme!r}.")
         return int(header["round"]), server
 
     def append_event(self, event: Mapping[str, Any]) -> None:
         """Add a round's line to the log."""
         with open(self.path / "events.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(event) + "\n")
+            file.write(to_json(event) + "\n")
 
     def read_events(self, last: int) -> list[dict[str, Any]]:
         """The log's rounds up to the last; a line cut short by a crash is left out."""
@@ -111,7 +117,7 @@ class RunFolder:
 
     def rewrite_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Replace the log, for a run that goes on from an earlier round."""
-        lines = "".join(json.dumps(event) + "\n" for event in events)
+        lines = "".join(to_json(event) + "\n" for event in events)
         write_atomically(self.path / "events.jsonl", lines.encode())
 
     def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -125,9 +131,7 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write how the run ended."""
-        write_atomically(
-            self.path / "summary.json", (json.dumps(summary, indent=2) + "\n").encode()
-        )
+        write_atomically(self.path / "summary.json", (to_json(summary, indent=2) + "\n").encode())
 
 
 def new_folder(settings: Settings) -> RunFolder:
@@ -142,6 +146,7 @@ def new_folder(settings: Settings) -> RunFolder:
         folder = RunFolder(next(place for place in places if not place.exists()))
     else:
         folder = RunFolder(Path(settings.run.out))
+        folder.check_writable()
         if (folder.path / "config.toml").exists():
             raise BadInput(
                 f"out: {folder.path} already holds a run; choose another folder, "
@@ -168,19 +173,33 @@ def resumed(folder: RunFolder, changes: Mapping[str, object]) -> Settings:
     before = folder.read_config()
     after = parse(before.flat() | dict(changes))
     old, new = before.flat(), after.flat()
-    for name, value in new.items():
+    for name in [*changes, *new]:  # what the user said comes first, what follows from it later
+        value = new[name]
         if name != "rounds" and value != old[name]:
             raise BadInput(
                 f"--resume: {name} is {old[name]!r} in {folder.path} and cannot become {value!r}; "
                 "only rounds may be raised."
             )
-    done, _ = folder.read_checkpoint()
+    done, _ = folder.read_checkpoint(before.run.scheme)
     if after.run.rounds < done:
         raise BadInput(
             f"--resume: rounds must be at least {done}, the rounds already done, "
             f"not {after.run.rounds}."
         )
     return after
+
+
+def to_json(value: object, indent: int | None = None) -> str:
+    """JSON as everyone reads it: a number that is not finite is null."""
+
+    def known(part: object) -> object:
+        if isinstance(part, float) and not math.isfinite(part):
+            return None
+        if isinstance(part, Mapping):
+            return {name: known(one) for name, one in part.items()}
+        return [known(one) for one in part] if isinstance(part, (list, tuple)) else part
+
+    return json.dumps(known(value), indent=indent, allow_nan=False)
 
 
 def read_toml(path: Path) -> dict[str, object]:

@@ -75,17 +75,26 @@ class Key:
 
     def check(self, value: object) -> Scalar:
         """The value in the key's own type, or a sentence that says why not."""
-        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
+        wrong = BadInput(f"{self.name} must be {self.allowed}, not {_shortened(value)}.")
+        if isinstance(value, bool) and self.kind is not bool:
+            raise wrong
+        if isinstance(value, int) and abs(value) >= 2**63:  # more than a message can carry
+            raise wrong
+        if self.kind is float and isinstance(value, int):
             value = float(value)
-        if not isinstance(value, self.kind) or (isinstance(value, bool) and self.kind is not bool):
-            raise BadInput(f"{self.name} must be {self.allowed}, not {value!r}.")
-        if self.choices and value not in self.choices:
-            raise BadInput(f"{self.name} must be {self.allowed}, not {value!r}.")
+        if not isinstance(value, self.kind) or (self.choices and value not in self.choices):
+            raise wrong
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             too_low = value <= self.low if self.open_low else value < self.low
             if not math.isfinite(value) or too_low or value > self.high:
-                raise BadInput(f"{self.name} must be {self.allowed}, not {value!r}.")
+                raise wrong
         return value  # type: ignore[return-value]  # one of the four kinds by now
+
+
+def _shortened(value: object) -> str:
+    # Python refuses to write out a whole number of thousands of digits.
+    text = "a huge number" if isinstance(value, int) and abs(value) >= 2**63 else repr(value)
+    return text if len(text) < 80 else f"{text[:76]} ..."
 
 
 def _plain(number: float) -> str:

@@ -75,7 +75,7 @@ def descend(
         The objective; autograd differentiates it in all of ``params`` at once.
     params : Tree, or a tuple of trees and tensors
         Where to start; left untouched. A tuple's parts move side by side, each
-        clipped and decayed on its own; single tensors are never decayed.
+        clipped and decayed on its own; single tensors are neither.
     batches : sequence of Batch
         One a step.
     sgd : Sgd
@@ -127,7 +127,9 @@ def _step(
         decay = sgd.weight_decay * active
         slopes = {name: slope + decay * part[name] for name, slope in slopes.items()}
     if sgd.clip:
-        square = torch.stack([slope.square().sum() for slope in slopes.values()]).sum()
-        shrink = (sgd.clip / square.clamp(min=1e-30).sqrt()).clamp(max=1.0)
-        slopes = {name: shrink * slope for name, slope in slopes.items()}
+        # In double, where no square of a float overflows.
+        norms = [torch.linalg.vector_norm(one, dtype=torch.float64) for one in slopes.values()]
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        shrink = (sgd.clip / norm.clamp(min=1e-30)).clamp(max=1.0)
+        slopes = {name: shrink.to(one.dtype) * one for name, one in slopes.items()}
     return {name: torch.sub(value, slopes[name], alpha=lr) for name, value in part.items()}

@@ -9,12 +9,13 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from strategies.core.errors import BadInput
-from strategies.core.trees import Tree, digest, raw_bytes
+from strategies.core.trees import Tree, digest, sha256
 
 
 class BadFile(BadInput):
@@ -43,7 +44,11 @@ def write_aside(path: Path, content: bytes) -> Path:
 
 def put(aside: Path, path: Path) -> None:
     """Make the content written aside the file."""
-    os.replace(aside, path)
+    try:
+        os.replace(aside, path)
+    except OSError:
+        aside.unlink()
+        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -60,22 +65,37 @@ def seal(kind: str, header: Mapping[str, str], tensors: Tree) -> bytes:
 
 def unseal(path: Path, kind: str) -> tuple[dict[str, str], Tree]:
     """Header and tensors of a sealed file, or a sentence that names it and says why not."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            words = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise BadFile(f"{path} is damaged ({error}); it was left as it is.") from error
-    if words.get("format") != kind:
-        found = words.get("format", "an unknown format")
-        raise BadFile(f"{path} is {found}, not {kind}; it was left as it is.")
+    words, tensors = _open(path, kind, contents=True)
     checksum = words.pop("checksum", "")
     if checksum != _checksum(words, tensors):
         raise BadFile(f"{path} is damaged (its checksum is wrong); it was left as it is.")
     return words, tensors
 
 
+def check_kind(path: Path, kind: str) -> None:
+    """Refuse what is not a whole file of a kind, without reading all of it."""
+    _open(path, kind, contents=False)
+
+
+def file_name(word: str) -> str:
+    """A word, such as a client's id, as the name of a file: never a path, never ambiguous."""
+    return quote(word, safe="").replace(".", "%2E")
+
+
+def _open(path: Path, kind: str, contents: bool) -> tuple[dict[str, str], Tree]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            words = dict(file.metadata() or {})
+            names = list(file.keys()) if contents else []
+            tensors = {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise BadFile(f"{path} is damaged ({error}); it was left as it is.") from error
+    if words.get("format") != kind:
+        found = words.get("format", "an unknown format")
+        raise BadFile(f"{path} is {found}, not {kind}; it was left as it is.")
+    return words, tensors
+
+
 def _checksum(words: Mapping[str, str], tensors: Tree) -> str:
     header = json.dumps(dict(words), sort_keys=True).encode()
-    named = sorted(tensors.items())
-    return digest([header, *(part for k, v in named for part in (k.encode(), raw_bytes(v)))])
+    return digest([header, sha256(tensors).encode()])

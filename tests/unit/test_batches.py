@@ -1,6 +1,8 @@
 """Which examples a client sees, alone or beside others."""
 
 import itertools
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from strategies.core.batches import Draw, Plan, draw, gather, steps
-from strategies.core.descent import Sgd, descend
+from strategies.core.descent import Sgd, descend, slope, slope_in_vmap
 from strategies.core.task import Batch
 from strategies.core.trees import Tree, pick
 
@@ -152,11 +154,12 @@ def test_padding_never_changes_what_a_client_learns(sizes: list[int], plan: Plan
     def loss(w: Tree, batch: Batch) -> Tensor:
         return (batch.x @ w["w"] - batch.y).square() @ batch.weight + w["w"].square().sum()
 
-    def learn(batches: Batch) -> Tensor:
+    def learn(batches: Batch, gradient: Any = slope) -> Tensor:
         start = {"w": torch.ones(2, dtype=torch.float64)}
-        return descend(loss, start, steps(batches), Sgd(0.1, clip=1.0, weight_decay=0.1))["w"]
+        sgd = Sgd(0.1, clip=1.0, weight_decay=0.1, gradient=gradient)
+        return descend(loss, start, steps(batches), sgd)["w"]
 
-    together = vmap(learn)(gather(x, y, draw_for(own, plan)))
+    together = vmap(partial(learn, gradient=slope_in_vmap))(gather(x, y, draw_for(own, plan)))
     for learned, client in zip(together, own, strict=True):
         alone = learn(pick(gather(x, y, draw_for({client: own[client]}, plan)), 0))
         torch.testing.assert_close(learned, alone, rtol=0, atol=1e-13)

@@ -186,7 +186,7 @@ def test_a_wrong_option_or_command_is_refused_in_one_sentence_too(
     [
         ("rounds = = 3", "keys.toml is not valid TOML: "),
         ("ruonds = 3", "Unknown key ruonds: did you mean rounds? "),
-        ("[apfl]\nalpha = 2", "apfl.alpha must be a number from 0 to 1, not 2.0."),
+        ("[apfl]\nalpha = 2", "apfl.alpha must be a number from 0 to 1, not 2."),
         ("rounds = [3]", "rounds must be a whole number of at least 1, not [3]."),
         ("[rounds]\nmost = 3", "Unknown key rounds.most: "),
     ],
@@ -222,7 +222,7 @@ def test_a_state_folder_of_another_run_is_refused_and_left_alone(
     (tmp_path / "states").mkdir()
     (tmp_path / "states" / "000.safetensors").write_text("someone's")
     outcome = bouquet("simulate", *small(state_dir="states"), "--out", "run")
-    assert_refused(outcome, "state-dir: states already holds personal state")
+    assert_refused(outcome, "state-dir: states is no empty folder")
     assert [path.name for path in tmp_path.rglob("*")] == ["states", "000.safetensors"]
 
 

@@ -67,7 +67,7 @@ def test_what_is_not_set_keeps_its_default_and_other_keys_are_left_alone() -> No
         ("step-size", "0.1", "some.step-size must be a number above 0, not '0.1'."),
         ("step-size", True, "some.step-size must be a number above 0, not True."),
         ("step-size", 0.0, "some.step-size must be a number above 0, not 0.0."),
-        ("step-size", 0, "some.step-size must be a number above 0, not 0.0."),
+        ("step-size", 0, "some.step-size must be a number above 0, not 0."),
         ("step-size", math.nan, "some.step-size must be a number above 0, not nan."),
         ("step-size", math.inf, "some.step-size must be a number above 0, not inf."),
         ("lambda", 2.5, "some.lambda must be a number of at most 2, not 2.5."),

@@ -7,9 +7,10 @@ The workloads are the usual ones for simulators on a small machine:
 - W2: logistic regression 60 -> 10, 100 clients a round, 20 steps of 20
 - W3: CNN on 28x28 (two 5x5 convolutions, 512 units), 10 clients a round, 10 steps of 32
 
-Every engine runs in a process of its own, after a plain loop in a process of its own, and
-both report medians over rounds; the first rounds, in which libraries warm up, are left out,
-and so are evaluation and start-up. Peak memory is of the whole process tree.
+Every engine runs in a process of its own, between two plain loops in processes of their own:
+machines are not equally fast all day, and the ratio is to the mean of the two. All report
+medians over rounds; the first rounds, in which libraries warm up, are left out, and so are
+evaluation and start-up. Peak memory is of the whole process tree.
 
     python benchmarks/speed.py                        # everything, as a Markdown table
     python benchmarks/speed.py W1b W2 --schemes fedavg --engines inline
@@ -35,7 +36,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "W3": {"features": 784, "steps": 10, "batch": 32, "active": 10, "model": "cnn"},
 }
 EXAMPLES, CLIENTS, LR = 800, 100, 0.05  # 800 of which 600 are for training
-WARM_UP, ROUNDS = 2, 7
+WARM_UP, ROUNDS = 2, 5
 
 
 def keys(name: str, scheme: str, clients: int = CLIENTS) -> dict[str, object]:
@@ -178,13 +179,16 @@ def table(names: list[str], schemes: list[str], engines: list[str]) -> None:
     print("|---|---|---|" + "---|" * (len(engines) + 1))
     for name in names:
         for scheme in schemes:
-            plain, _ = measure(name, scheme, "plain")
+            plain = [measure(name, scheme, "plain")[0]]
             cells, memory = [], []
             for engine in engines:
                 seconds, peak = measure(name, scheme, engine)
-                cells.append(f"{seconds:.3f} s = {seconds / plain:.2f}")
+                plain.append(measure(name, scheme, "plain")[0])
+                ratio = seconds / statistics.mean(plain[-2:])
+                cells.append(f"{seconds:.3f} s = {ratio:.2f}")
                 memory.append(f"{peak:.1f} GB")
-            columns = [name, scheme, f"{plain:.3f} s = 1", *cells, ", ".join(memory)]
+            beside = f"{statistics.mean(plain):.3f} s = 1"
+            columns = [name, scheme, beside, *cells, ", ".join(memory)]
             print("| " + " | ".join(columns) + " |", flush=True)
 
 

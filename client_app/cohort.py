@@ -5,7 +5,10 @@ A local update is a pure function of one client's batches and personal state, so
 runs one client after the other, with the same result up to float rounding.
 """
 
+import ctypes
+import functools
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from logging import INFO
@@ -26,6 +29,20 @@ from strategies.core.trees import Tree, pick, size_in_bytes, stack
 # and gains nothing more; past this many bytes of examples it only costs memory.
 CHUNK_WEIGHTS = 48 * 2**20
 CHUNK_EXAMPLES = 256 * 2**20
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let the C library reuse freed tensors instead of giving them back to the system.
+
+    A step of a cohort frees and takes tens of megabytes several times; getting them anew
+    each time costs a page fault for every 4 kB (measured: a tenth to a fifth of a round).
+    """
+    with suppress(OSError, AttributeError):  # other C libraries have no mallopt
+        library = ctypes.CDLL(None)
+        trim_threshold, mmap_threshold = -1, -3
+        library.mallopt(trim_threshold, 2**31 - 1)
+        library.mallopt(mmap_threshold, 2**30)
 
 
 @dataclass(frozen=True)
@@ -93,6 +110,7 @@ def update(
 
     count = len(batches.active)
     if how != "loop" and (count > 1 or how == "vmap"):
+        keep_freed_memory()
         try:
             return vmap(one_of_many)(batches, personal)
         except (RuntimeError, NotImplementedError) as error:

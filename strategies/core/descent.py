@@ -96,14 +96,18 @@ def descend(
     def objective(point: P, batch: Batch) -> Tensor:
         return batch.active * loss(point, batch)
 
+    # The first step leaves the caller's tensors alone; the next ones may overwrite ours,
+    # which saves a third of the memory traffic that large models live by.
+    move: Callable[..., Tensor] = torch.sub
     for batch in batches:
         gradient = sgd.gradient(objective, params, batch)
         if isinstance(params, dict):
-            params = cast(P, _step(params, gradient, sgd.lr, sgd, batch.active))
+            params = cast(P, _step(move, params, gradient, sgd.lr, sgd, batch.active))
         else:
             steps = zip(params, gradient, rates or [sgd.lr] * len(params), strict=True)
-            moved = [_step(part, down, rate, sgd, batch.active) for part, down, rate in steps]
+            moved = [_step(move, part, down, rate, sgd, batch.active) for part, down, rate in steps]
             params = type(params)(*moved)
+        move = Tensor.sub_
         if project is not None:
             params = project(params)
     return params
@@ -118,10 +122,15 @@ def _each(change: Callable[[Tensor], Tensor], point: P) -> P:
 
 
 def _step(
-    part: Tree | Tensor, gradient: Tree | Tensor, lr: float, sgd: Sgd, active: Tensor
+    move: Callable[..., Tensor],
+    part: Tree | Tensor,
+    gradient: Tree | Tensor,
+    lr: float,
+    sgd: Sgd,
+    active: Tensor,
 ) -> Tree | Tensor:
     if isinstance(part, Tensor):
-        return torch.sub(part, cast(Tensor, gradient), alpha=lr)
+        return move(part, cast(Tensor, gradient), alpha=lr)
     slopes = cast(Tree, gradient)
     if sgd.weight_decay:
         decay = sgd.weight_decay * active
@@ -132,4 +141,4 @@ def _step(
         norm = torch.linalg.vector_norm(torch.stack(norms))
         shrink = (sgd.clip / norm.clamp(min=1e-30)).clamp(max=1.0)
         slopes = {name: shrink.to(one.dtype) * one for name, one in slopes.items()}
-    return {name: torch.sub(value, slopes[name], alpha=lr) for name, value in part.items()}
+    return {name: move(value, slopes[name], alpha=lr) for name, value in part.items()}

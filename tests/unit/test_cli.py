@@ -9,14 +9,16 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from bouquet import cli
+from bouquet import cli, engines
 from data import DATASETS
 from models import MODELS
 from strategies import SCHEMES
 from strategies.core.config import keys_of
+from strategies.core.errors import RunFailed
 from strategies.settings import all_keys, parse
 
 # A run that is over at once.
@@ -355,6 +357,27 @@ def test_a_run_in_which_no_client_could_be_evaluated_has_failed(
     assert outcome.err.splitlines()[-1].startswith("bouquet: the run failed: ")
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (RunFailed("no node answered."), "bouquet: the run failed: no node answered.\n"),
+        (KeyboardInterrupt(), "bouquet: interrupted; --resume goes on from the last "),
+    ],
+    ids=["failure", "Ctrl-C"],
+)
+def test_a_run_that_does_not_reach_its_end_exits_with_1_and_one_sentence(
+    bouquet: Bouquet, monkeypatch: pytest.MonkeyPatch, fault: BaseException, said: str
+) -> None:
+    def stop(*args: object) -> NoReturn:
+        raise fault
+
+    monkeypatch.setattr(engines, "simulate", stop)
+    outcome = bouquet("simulate", *small())
+    assert outcome.code == 1
+    assert outcome.err.startswith(said)
+    assert outcome.err.count("\n") == 1
+
+
 # Help and lists
 
 
@@ -367,6 +390,13 @@ def test_every_command_helps_with_an_example(bouquet: Bouquet, command: str) -> 
     assert outcome.code == 0
     assert "Example" in outcome.out
     assert "\n bouquet " in outcome.out.replace("  ", " ")
+
+
+@pytest.mark.parametrize("words", [[], ["data"]], ids=["bouquet", "bouquet data"])
+def test_without_a_command_there_is_help_but_no_success(bouquet: Bouquet, words: list[str]) -> None:
+    outcome = bouquet(*words)
+    assert outcome.code == 2
+    assert "Commands" in outcome.out + outcome.err
 
 
 def test_help_names_every_command(bouquet: Bouquet) -> None:

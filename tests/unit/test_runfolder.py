@@ -181,6 +181,7 @@ def test_an_empty_folder_will_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["file", "file/run", "file/deep/run"])
 def test_a_place_that_cannot_be_a_folder_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "file").chmod(0o700)  # though it could be written and run
     with pytest.raises(BadInput, match=r"^out: .*file.* cannot be written: .*file is no writable"):
         new_folder(parse({"out": str(tmp_path / place)}))
     assert contents(tmp_path) == {str(tmp_path / "file"): b"not a folder"}

@@ -73,8 +73,11 @@ def simulate(
       bouquet simulate --resume runs/20260101-120000-apfl-digits -c rounds=60
     """
     from bouquet.display import show
+    from strategies.core.errors import BadInput
 
-    values = _values(config, keys, out if resume is None else None)
+    if resume is not None and out is not None:
+        raise BadInput("--resume goes on in the run's own folder; it does not go with --out.")
+    values = _values(config, keys, out)
     show(_run(engine.value, [values], resume))
 
 

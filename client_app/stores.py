@@ -115,7 +115,7 @@ class DiskStore:
 
     A client has ``<client>.safetensors`` and, one generation older,
     ``<client>.previous.safetensors``. A file appears whole or not at all, and one
-    that is damaged or belongs to something else is refused by name, never replaced.
+    that is found damaged or of something else is refused by name, not replaced.
 
     Parameters
     ----------

@@ -208,6 +208,7 @@ class SchemeStrategy(Strategy):
         for asked in silent.values():
             self._fail(round_, [client.id for client in asked], "no reply in time")
         self.report.clients.sort()
+        self.report.failures = dict(sorted(self.report.failures.items()))
         return [valid[node] for node in self._asked if node in valid]
 
     def _check(self, round_: int, reply: Message, asked: Sequence[Client]) -> None:
@@ -229,8 +230,10 @@ class SchemeStrategy(Strategy):
             if len(failed) != len(reasons) or not all(isinstance(one, str) for one in reasons):
                 raise Refused("a malformed reply: failures without reasons")
             strangers = set(clients + failed) - {client.id for client in asked}
-            if strangers or len(set(clients + failed)) != len(clients + failed):
+            if strangers:
                 raise Refused(f"a reply for clients that were not asked: {sorted(strangers)}")
+            if len(set(clients + failed)) != len(clients + failed):
+                raise Refused("a reply that names a client twice")
             for name, values in metrics.items():
                 if isinstance(values, list) and len(values) != len(clients):
                     raise Refused(f"a malformed reply: {name} has {len(values)} numbers")

@@ -106,6 +106,8 @@ def run(
         scores = _evaluate(strategy, grid, settings.run.rounds, stop).scores
     if not scores:
         raise RunFailed("no client could be evaluated; events.jsonl says why.")
+    if not any(event["clients"] for event in events):
+        raise RunFailed("no client finished a single round; events.jsonl says why.")
     rows = _rows(strategy, scores, states)
     folder.write_clients(rows)
     summary = _summary(strategy, engine, events, rows)
@@ -288,8 +290,8 @@ def _summary(
 
 def _gain(row: Mapping[str, Any]) -> float:
     """How much better the personal model does than the shared one, by accuracy or else by loss."""
-    if "personal_accuracy" in row:
+    if "personal_accuracy" in row and "shared_accuracy" in row:
         return float(row["personal_accuracy"] - row["shared_accuracy"])
-    if "personal_loss" in row:
+    if "personal_loss" in row and "shared_loss" in row:
         return float(row["shared_loss"] - row["personal_loss"])
     return math.nan

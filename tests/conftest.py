@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -19,6 +20,10 @@ from server_app.runfolder import RunFolder
 from strategies.settings import Settings, parse
 
 Array = NDArray[np.float64]
+
+# The same examples on every run and machine, however slow it is.
+hypothesis.settings.register_profile("bouquet", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("bouquet")
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,10 @@ def draw(
         row[: len(table), : table.shape[1]] = table
     real = torch.from_numpy(index >= 0)
     count = real.sum(dim=2)
+    # Padding repeats an example of the client's own: nobody's loss is computed on others' data.
+    own = torch.stack([indices[0] for indices in train]).reshape(-1, 1, 1)
     return Draw(
-        examples=torch.from_numpy(index).clamp_(min=0),
+        examples=torch.where(real, torch.from_numpy(index), own),
         weight=real.to(dtype) / count.clamp(min=1).unsqueeze(2).to(dtype),
         active=(count > 0).to(dtype),
     )

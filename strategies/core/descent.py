@@ -97,7 +97,8 @@ def descend(
         return batch.active * loss(point, batch)
 
     # The first step leaves the caller's tensors alone; the next ones may overwrite ours,
-    # which saves a third of the memory traffic that large models live by.
+    # which saves a third of the memory traffic that large models live by. What a
+    # projection returns may be anybody's.
     move: Callable[..., Tensor] = torch.sub
     for batch in batches:
         gradient = sgd.gradient(objective, params, batch)
@@ -107,7 +108,7 @@ def descend(
             steps = zip(params, gradient, rates or [sgd.lr] * len(params), strict=True)
             moved = [_step(move, part, down, rate, sgd, batch.active) for part, down, rate in steps]
             params = type(params)(*moved)
-        move = Tensor.sub_
+        move = Tensor.sub_ if project is None else torch.sub
         if project is not None:
             params = project(params)
     return params

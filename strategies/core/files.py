@@ -79,7 +79,8 @@ def check_kind(path: Path, kind: str) -> None:
 
 def file_name(word: str) -> str:
     """A word, such as a client's id, as the name of a file: never a path, never ambiguous."""
-    return quote(word, safe="").replace(".", "%2E")
+    name = quote(word, safe="").replace(".", "%2E")
+    return name if len(name) <= 200 else f"{name[:130]}-{digest([word.encode()])}"
 
 
 def _open(path: Path, kind: str, contents: bool) -> tuple[dict[str, str], Tree]:

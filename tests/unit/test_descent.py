@@ -138,6 +138,23 @@ def test_a_projection_is_applied_after_every_step() -> None:
     assert end["w"].item() == 0.5
 
 
+def test_what_a_projection_returns_is_left_as_it_was_too() -> None:
+    """It may be anything, such as where the client started."""
+    home = tree(4.0)
+    end = descend(parabola, tree(3.0), [batch(0.0)] * 3, Sgd(0.5), project=lambda point: home)
+    assert home["w"].item() == 4.0
+    assert end["w"].item() == 4.0
+
+
+def test_a_projection_may_tie_two_parts_together() -> None:
+    """Both go from 4 to 2 to 1; if they shared their memory, each would take both steps."""
+    start = Parts(tree(4.0), tree(4.0), number(0.0))
+    end = descend(
+        parts_loss, start, [batch(0.0)] * 2, Sgd(0.5), project=lambda p: p._replace(v=p.w)
+    )
+    assert [end.w["w"].item(), end.v["w"].item()] == [1.0, 1.0]
+
+
 def test_what_goes_in_is_left_as_it_was() -> None:
     start = Parts(tree(4.0, 5.0), tree(1.0, 2.0), number(0.5))
     batches = [batch(0.0), batch(1.0)]

@@ -179,7 +179,9 @@ def _run_ray(server_app: ServerApp, nodes: int) -> None:
     from flwr.simulation import run_simulation
 
     ours = not ray.is_initialized()
-    init: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers()}
+    init: dict[str, Any] = {"log_to_driver": False}
+    if not os.environ.get("RAY_ADDRESS"):  # else a cluster that has its own number
+        init["num_cpus"] = workers()
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns about GPUs
     flower = logging.getLogger("flwr")
     flower.addFilter(_not_deprecated)

@@ -7,12 +7,12 @@ runs one client after the other, with the same result up to float rounding.
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from logging import INFO
-from typing import Any
+from typing import Any, cast
 
 import torch
 from flwr.common.logger import log
@@ -21,9 +21,9 @@ from torch.func import vmap
 
 from strategies.core.batches import steps
 from strategies.core.descent import slope_in_vmap
-from strategies.core.scheme import Scheme, Work
+from strategies.core.scheme import Model, Scheme, Work
 from strategies.core.task import Batch, Task
-from strategies.core.trees import Tree, pick, size_in_bytes, stack
+from strategies.core.trees import Nothing, Tree, pick, size_in_bytes, stack
 
 # Measured on 2 cores: past this many bytes of weights a chunk falls out of the cache
 # and gains nothing more; past this many bytes of examples it only costs memory.
@@ -78,7 +78,7 @@ def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) ->
 def update(
     scheme: Scheme, work: Work[Any], payload: Any, personal: Any, batches: Batch, how: str
 ) -> tuple[Any, Any]:
-    """Run a chunk's local updates.
+    """A chunk's local updates: uploads and new personal states, stacked.
 
     Parameters
     ----------
@@ -94,19 +94,36 @@ def update(
         Their batches, with the axes client, step, place.
     how : str
         ``vmap``, ``loop``, or ``auto`` for whichever works.
-
-    Returns
-    -------
-    tuple of record
-        Uploads and new personal states, stacked.
     """
+    return _together(
+        lambda own, state: scheme.local_update(own, payload, state), work, personal, batches, how
+    )
 
-    def one(own: Batch, state: Any) -> tuple[Any, Any]:
-        return scheme.local_update(replace(work, batches=steps(own)), payload, state)
+
+def predictors(
+    scheme: Scheme, work: Work[Any], payload: Any, personal: Any, batches: Batch, how: str
+) -> Tree:
+    """A chunk's own models, stacked; the parameters are those of :func:`update`."""
+
+    def predict(own: Work[Any], state: Any) -> tuple[Model, Nothing]:
+        return Model(scheme.predictor(own, payload, state)), Nothing()
+
+    models, _ = _together(predict, work, personal, batches, how)
+    return cast(Tree, models.w)
+
+
+def _together(
+    one: Callable[[Work[Any], Any], tuple[Any, Any]],
+    work: Work[Any],
+    personal: Any,
+    batches: Batch,
+    how: str,
+) -> tuple[Any, Any]:
+    """Do one client's work for all of a chunk."""
 
     def one_of_many(own: Batch, state: Any) -> tuple[Any, Any]:
         sgd = replace(work.sgd, gradient=slope_in_vmap)
-        return scheme.local_update(replace(work, batches=steps(own), sgd=sgd), payload, state)
+        return one(replace(work, batches=steps(own), sgd=sgd), state)
 
     count = len(batches.active)
     if how != "loop" and (count > 1 or how == "vmap"):
@@ -117,16 +134,10 @@ def update(
             if how == "vmap":
                 raise
             log(INFO, "This model cannot be batched (%s): clients train one by one.", error)
-    results = [one(pick(batches, i), pick(personal, i)) for i in range(count)]
-    return stack([upload for upload, _ in results]), stack([state for _, state in results])
-
-
-def predictors(scheme: Scheme, work: Work[Any], payload: Any, personal: Any, count: int) -> Tree:
-    """The clients' own models, stacked."""
-    if count > 1:
-        return vmap(lambda state: scheme.predictor(work, payload, state))(personal)
-    own = scheme.predictor(work, payload, pick(personal, 0))
-    return {name: value.unsqueeze(0) for name, value in own.items()}
+    results = [
+        one(replace(work, batches=steps(pick(batches, i))), pick(personal, i)) for i in range(count)
+    ]
+    return stack([first for first, _ in results]), stack([second for _, second in results])
 
 
 def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Scores:

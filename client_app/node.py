@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,14 @@ from torch import Tensor
 from client_app import cohort
 from client_app.stores import Store
 from data import DataConfig, FederatedData, load
-from models import build
+from models import build, personal_names
 from strategies.core.batches import Plan, draw, gather
 from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
 from strategies.core.files import BadFile, file_name
 from strategies.core.scheme import Work
 from strategies.core.state import Identity, PersonalState
-from strategies.core.task import Task
+from strategies.core.task import Batch, Task
 from strategies.core.trees import (
     Nothing,
     Tree,
@@ -57,7 +58,9 @@ def make_task(
     initial = {name: value.detach() for name, value in module.named_parameters()}
     if init is not None:
         initial = {name: init.to(settings.dtype) for name in initial}
-    return Task(module.to("meta"), initial, classes)  # the structure, without a second copy
+    personal = personal_names(list(initial), settings.personal.split)
+    # On meta, the module is the structure without a second copy of the weights.
+    return Task(module.to("meta"), initial, classes, personal)
 
 
 def problem(settings: Settings) -> Problem:
@@ -152,7 +155,7 @@ class Node:
         evaluate: bool,
     ) -> Result:
         """Train the named clients on what the server sent, and keep their new state."""
-        scheme, data = self.settings.scheme, self.problem.data
+        scheme = self.settings.scheme
         payload: Any = unflatten(scheme.payload, self._checked(payload_tree))
         plan = self._plan()
         result = Result()
@@ -160,9 +163,7 @@ class Node:
         total: Tree = {}
         for chunk, states in self._chunks(clients, round_, plan, result):
             started = time.perf_counter()
-            train = [data.clients[client].train for client in chunk]
-            drawn = draw(chunk, train, plan, self.settings.run.seed, round_, self.settings.dtype)
-            batches = gather(data.x, data.y, drawn)
+            batches = self._batches(chunk, plan, "train", round_)
             personal = stack(states)
             upload, personal = cohort.update(
                 scheme, self._work(), payload, personal, batches, self.settings.run.cohort
@@ -179,7 +180,7 @@ class Node:
             result.clients += good
             if evaluate and good:
                 chosen = _select(personal, valid)
-                self._evaluate_chunk(good, payload, chosen, result)
+                self._evaluate_chunk(round_, good, payload, chosen, result)
         result.weight = sum(weight_of[client] for client in result.clients)
         if result.clients:
             result.mean = {k: (v / result.weight).to(self.settings.dtype) for k, v in total.items()}
@@ -196,7 +197,7 @@ class Node:
         payload: Any = unflatten(scheme.payload, self._checked(payload_tree))
         result = Result()
         for chunk, states in self._chunks(clients, round_ + 1, self._plan(), result):
-            models = self._evaluate_chunk(chunk, payload, stack(states), result)
+            models = self._evaluate_chunk(round_, chunk, payload, stack(states), result)
             result.clients += chunk
             if predictors is not None:
                 self._save_predictors(predictors, chunk, models)
@@ -208,7 +209,10 @@ class Node:
         """Chunks of clients with their personal states; those without a usable one fail."""
         per_step = max(1, plan.batch_size) * self.problem.data.x[:1].nbytes
         for chunk in cohort.chunks(
-            clients, self.problem.task, plan.steps * per_step, self.settings.run.cohort_chunk
+            clients,
+            self.problem.task,
+            plan.draws(plan.steps) * per_step,
+            self.settings.run.cohort_chunk,
         ):
             states: dict[str, Any] = {}
             for client in chunk:
@@ -223,26 +227,37 @@ class Node:
                 yield list(states), list(states.values())
 
     def _evaluate_chunk(
-        self, clients: list[str], payload: Any, personal: Any, result: Result
+        self, round_: int, clients: list[str], payload: Any, personal: Any, result: Result
     ) -> Tree:
         started = time.perf_counter()
         scheme, task = self.settings.scheme, self.problem.task
         x, y, real = self._test_data(clients)
         work = self._work()
-        if scheme.stateful:
-            own = cohort.predictors(scheme, work, payload, personal, len(clients))
+        adapts = scheme.adapts(work.config)
+        differ = scheme.stateful or adapts > 0
+        if differ:
+            plan = Plan(adapts, 0, self.settings.run.batch_size)
+            batches = self._batches(clients, plan, "adapt", round_)
+            how = self.settings.run.cohort
+            own = cohort.predictors(scheme, work, payload, personal, batches, how)
         else:
-            own = scheme.predictor(work, payload, personal)
+            own = scheme.predictor(work, payload, Nothing())
         shared = cohort.score(
             task, scheme.shared(work.config, task, payload), x, y, real, own=False
         )
-        scores = cohort.score(task, own, x, y, real, own=scheme.stateful)
+        scores = cohort.score(task, own, x, y, real, own=differ)
         for name, one in (("shared", shared), ("personal", scores)):
             result.metrics.setdefault(f"{name}_loss", []).extend(one.loss.tolist())
             if task.classes:
                 result.metrics.setdefault(f"{name}_accuracy", []).extend(one.accuracy.tolist())
         result.seconds["evaluation"] += time.perf_counter() - started
-        return own
+        return own if differ else {k: v.expand(len(clients), *v.shape) for k, v in own.items()}
+
+    def _batches(self, clients: list[str], plan: Plan, purpose: str, round_: int) -> Batch:
+        data = self.problem.data
+        train = [data.clients[client].train for client in clients]
+        seeds = (self.settings.run.seed, purpose, round_)
+        return gather(data.x, data.y, draw(clients, train, plan, seeds, self.settings.dtype))
 
     def _test_data(self, clients: list[str]) -> tuple[Tensor, Tensor, Tensor]:
         """Test examples of several clients side by side, padded."""
@@ -260,10 +275,7 @@ class Node:
 
         folder.mkdir(parents=True, exist_ok=True)
         for place, client in enumerate(clients):
-            own = {
-                k: v[place].clone() if self.settings.scheme.stateful else v
-                for k, v in models.items()
-            }
+            own = {name: value[place].clone() for name, value in models.items()}
             save_file(own, folder / f"{file_name(client)}.safetensors")
 
     def _personal(self, client: str, before: int) -> Any:
@@ -289,11 +301,12 @@ class Node:
     def _work(self) -> Work[Any]:
         run = self.settings.run
         sgd = Sgd(run.lr, run.grad_clip, run.weight_decay)
-        return Work(self.settings.scheme_config, self.problem.task, sgd, batches=())
+        return Work(self.settings.scheme_config, self.problem.task, sgd, (), run.local_steps)
 
     def _plan(self) -> Plan:
-        run = self.settings.run
-        return Plan(run.local_steps, run.local_epochs, run.batch_size)
+        run, draws = self.settings.run, self.settings.scheme.draws
+        config = self.settings.scheme_config
+        return Plan(run.local_steps, run.local_epochs, run.batch_size, partial(draws, config))
 
     def _checked(self, payload: Tree) -> Tree:
         """Refuse a payload that does not fit the model."""

@@ -124,6 +124,11 @@ class SchemeStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Take in a round's replies, and return what Flower's own loop wants to know."""
+        self.take_in(server_round, replies)
+        return wire.pack(self.shared), self._metrics()
+
+    def take_in(self, server_round: int, replies: Iterable[Message]) -> None:
         """Give the scheme the mean of the valid uploads; without any, nothing changes."""
         scheme, config = self.settings.scheme, self.settings.scheme_config
         means: list[tuple[float, Tree]] = []
@@ -138,13 +143,14 @@ class SchemeStrategy(Strategy):
                 .to(value.dtype)
                 for name, value in means[0][1].items()
             }
-            uploads = Round(unflatten(scheme.upload, mean), len(self.report.clients))
+            uploads = Round(
+                unflatten(scheme.upload, mean), len(self.report.clients), len(self.roster.clients)
+            )
             self.server = scheme.aggregate(config, self.server, uploads)
         else:
             log(
                 WARNING, "Round %s had no valid reply: the weights stay as they were.", server_round
             )
-        return wire.pack(self.shared), self._metrics()
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -196,13 +202,10 @@ class SchemeStrategy(Strategy):
                 self._fail(round_, [client.id for client in asked], str(why))
                 continue
             self._take_scores(reply)
-            silent_ones = [
-                one.id
-                for one in asked
-                if one.id not in {*self.report.clients, *self.report.failures}
-            ]
-            if silent_ones:
-                self._fail(round_, silent_ones, "its node's reply says nothing about it")
+            named = {*self.report.clients, *self.report.failures}
+            unnamed = [client.id for client in asked if client.id not in named]
+            if unnamed:
+                self._fail(round_, unnamed, "its node's reply says nothing about it")
             if self._clients_of(reply):
                 valid[node] = reply
         for asked in silent.values():

@@ -141,7 +141,7 @@ def _train(strategy: SchemeStrategy, grid: Grid, round_: int, stop: threading.Ev
     messages = strategy.configure_train(round_, ArrayRecord(), ConfigRecord(), grid)
     replies = _exchange(strategy, grid, messages, stop)
     started = time.perf_counter()
-    strategy.aggregate_train(round_, replies)
+    strategy.take_in(round_, replies)
     strategy.report.seconds["aggregation"] = time.perf_counter() - started
     return strategy.report
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from data import DATASETS, DataConfig
-from models import ModelConfig
+from models import ModelConfig, PersonalConfig
 from strategies import SCHEMES
 from strategies.core.config import Key, Scalar, key, keys_of, read, refuse_unknown, write
 from strategies.core.errors import BadInput
@@ -73,8 +73,8 @@ class Settings:
 
     Parameters
     ----------
-    run, data, model : RunConfig, DataConfig, ModelConfig
-        The keys without a prefix, and those under ``data`` and ``model``.
+    run, data, model, personal : RunConfig, DataConfig, ModelConfig, PersonalConfig
+        The keys without a prefix, and those under ``data``, ``model`` and ``personal``.
     schemes : tuple
         Every scheme's own config, in the order of the registry.
     """
@@ -82,6 +82,7 @@ class Settings:
     run: RunConfig
     data: DataConfig
     model: ModelConfig
+    personal: PersonalConfig
     schemes: tuple[Any, ...]
 
     @property
@@ -107,6 +108,7 @@ class Settings:
     def flat(self) -> dict[str, Scalar]:
         """Every key and its value."""
         flat = write(self.run) | write(self.data, "data") | write(self.model, "model")
+        flat |= write(self.personal, "personal")
         for name, config in zip(SCHEMES, self.schemes, strict=True):
             flat |= write(config, name)
         return flat
@@ -119,6 +121,7 @@ class Settings:
 def all_keys() -> list[Key]:
     """Every key there is."""
     keys = [*keys_of(RunConfig), *keys_of(DataConfig, "data"), *keys_of(ModelConfig, "model")]
+    keys += keys_of(PersonalConfig, "personal")
     for name, scheme in SCHEMES.items():
         keys += keys_of(scheme.config, name)
     return keys
@@ -143,5 +146,6 @@ def parse(values: Mapping[str, object]) -> Settings:
         run=run,
         data=data,
         model=replace(model, name=model.name or DATASETS[data.name].model),
+        personal=read(PersonalConfig, values, "personal"),
         schemes=tuple(read(s.config, values, name) for name, s in SCHEMES.items()),
     )

@@ -49,9 +49,13 @@ class Run:
         with open(self.path / "clients.csv", newline="") as file:
             return list(csv.DictReader(file))
 
+    def server(self) -> dict[str, Array]:
+        """All the server holds."""
+        return load_file(self.path / "server" / "checkpoint.safetensors")
+
     def shared(self, name: str = "w") -> Array:
         """A parameter of the server's model."""
-        return load_file(self.path / "server" / "checkpoint.safetensors")[f"w/{name}"]
+        return self.server()[f"w/{name}"]
 
     def predictor(self, client: str, name: str = "w") -> Array:
         """A parameter of a client's own model."""

@@ -7,7 +7,7 @@ who trains beside it: in a cohort, short batches and missing steps are padded.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,11 +30,14 @@ class Plan:
         Gradient steps, or passes over the data; the other is 0.
     batch_size : int
         Examples in a step; 0 for all.
+    draws : callable
+        From local steps to batches, for schemes that draw more than one a step.
     """
 
     steps: int
     epochs: int
     batch_size: int
+    draws: Callable[[int], int] = lambda steps: steps
 
 
 class Draw(NamedTuple):
@@ -49,8 +52,7 @@ def draw(
     clients: Sequence[str],
     train: Sequence[Tensor],
     plan: Plan,
-    seed: int,
-    round_: int,
+    seeds: tuple[int | str, ...],
     dtype: torch.dtype,
 ) -> Draw:
     """Choose a round's examples for each client.
@@ -63,13 +65,14 @@ def draw(
         Each one's training examples, as positions in the data.
     plan : Plan
         How much work.
-    seed, round_ : int
-        With the client's id, all that the choice depends on.
+    seeds : tuple of int and str
+        The seed, the purpose and the round: with the client's id, all that the choice
+        depends on.
     dtype : torch.dtype
         Of the weights.
     """
     tables = [
-        _table(own.numpy(), plan, generator(seed, "batches", client, round_))
+        _table(own.numpy(), plan, generator(*seeds, client))
         for client, own in zip(clients, train, strict=True)
     ]
     shape = (len(tables), max(len(t) for t in tables), max(t.shape[1] for t in tables))
@@ -91,7 +94,7 @@ def _table(own: NDArray[np.int64], plan: Plan, rng: np.random.Generator) -> NDAr
     """A client's examples by step and place; places a short batch leaves empty are -1."""
     size = min(plan.batch_size or len(own), len(own))
     per_pass = math.ceil(len(own) / size)
-    steps = plan.steps or plan.epochs * per_pass
+    steps = plan.draws(plan.steps or plan.epochs * per_pass)
     if size == len(own):  # full batches: there is no order to choose
         return np.broadcast_to(own, (steps, size))
     passes = math.ceil(steps / per_pass)

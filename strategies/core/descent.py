@@ -2,19 +2,27 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from strategies.core.task import Batch
 from strategies.core.trees import Tree
 
+
+class Step(Protocol):
+    """What a step is taken on: a batch, or several of them."""
+
+    @property
+    def active(self) -> Tensor:
+        """1, or 0 for a step that only other clients take."""
+
+
 P = TypeVar("P", bound=Tree | tuple[Any, ...])
-Objective = Callable[[P, Batch], Tensor]
+S = TypeVar("S", bound=Step)
 
 
-def slope(objective: Objective[P], point: P, batch: Batch) -> P:
+def slope(objective: Callable[[P, S], Tensor], point: P, batch: S) -> P:
     """The gradient of an objective, by plain autograd."""
     leaves: list[Tensor] = []
 
@@ -28,7 +36,7 @@ def slope(objective: Objective[P], point: P, batch: Batch) -> P:
     return _each(lambda _: next(found), point)
 
 
-def slope_in_vmap(objective: Objective[P], point: P, batch: Batch) -> P:
+def slope_in_vmap(objective: Callable[[P, S], Tensor], point: P, batch: S) -> P:
     """The same inside ``torch.func.vmap``, where plain autograd cannot go.
 
     Importing it costs more than a second, which a device that trains one client saves.
@@ -59,9 +67,9 @@ class Sgd:
 
 
 def descend(
-    loss: Callable[[P, Batch], Tensor],
+    loss: Callable[[P, S], Tensor],
     params: P,
-    batches: Sequence[Batch],
+    batches: Sequence[S],
     sgd: Sgd,
     *,
     rates: Sequence[float] | None = None,
@@ -76,7 +84,7 @@ def descend(
     params : Tree, or a tuple of trees and tensors
         Where to start; left untouched. A tuple's parts move side by side, each
         clipped and decayed on its own; single tensors are neither.
-    batches : sequence of Batch
+    batches : sequence of Batch, or of anything that knows whether it is active
         One a step.
     sgd : Sgd
         Step size, clipping, decay.
@@ -93,14 +101,14 @@ def descend(
 
     # An inactive step has gradient 0 whatever the objective adds to the loss, so a
     # client that takes fewer steps than its neighbours stays where it is.
-    def objective(point: P, batch: Batch) -> Tensor:
+    def objective(point: P, batch: S) -> Tensor:
         return batch.active * loss(point, batch)
 
     # The first step leaves the caller's tensors alone; the next ones may overwrite ours,
     # which saves a third of the memory traffic that large models live by. What a
     # projection returns may be anybody's.
     move: Callable[..., Tensor] = torch.sub
-    for batch in batches:
+    for batch in batches if _any(params) else ():
         gradient = sgd.gradient(objective, params, batch)
         if isinstance(params, dict):
             params = cast(P, _step(move, params, gradient, sgd.lr, sgd, batch.active))
@@ -112,6 +120,13 @@ def descend(
         if project is not None:
             params = project(params)
     return params
+
+
+def _any(point: Tree | tuple[Any, ...]) -> bool:
+    """Whether there is anything to move: a part of a split model may be empty."""
+    if isinstance(point, dict):
+        return bool(point)
+    return any(isinstance(part, Tensor) or _any(part) for part in point)
 
 
 def _each(change: Callable[[Tensor], Tensor], point: P) -> P:

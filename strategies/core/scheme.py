@@ -12,9 +12,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from strategies.core.descent import Sgd
 from strategies.core.task import Batch, Task
-from strategies.core.trees import Nothing, Tree
+from strategies.core.trees import Nothing, Tree, mix
 
-C = TypeVar("C")
+C = TypeVar("C", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,21 @@ class Work(Generic[C]):
     sgd : Sgd
         Step size and its kin.
     batches : sequence of Batch
-        The round's minibatches, one a local step.
+        The round's minibatches: as many as the scheme draws, else one a local step.
+    steps : int
+        Local steps; 0 where passes over the data are counted instead.
     """
 
     config: C
     task: Task
     sgd: Sgd
     batches: Sequence[Batch]
+    steps: int = 0
+
+    @property
+    def local_batches(self) -> Sequence[Batch]:
+        """The batches of the local steps, where a scheme draws more."""
+        return self.batches[: self.steps] if self.steps else self.batches
 
 
 class Model(NamedTuple):
@@ -59,10 +67,13 @@ class Round(NamedTuple):
         Their weighted mean.
     clients : int
         How many there were.
+    population : int
+        How many clients there are.
     """
 
     mean: Any
     clients: int
+    population: int
 
 
 def start_at_initial(config: Any, task: Task) -> Model:
@@ -80,6 +91,11 @@ def take_mean(config: Any, server: Model, uploads: Round) -> Model:
     return Model(uploads.mean.w)
 
 
+def step_to_mean(config: Any, server: Model, uploads: Round) -> Model:
+    """w ← (1 − β) w + β mean, exactly the mean at β = 1."""
+    return Model(mix(uploads.mean.w, server.w, config.beta))
+
+
 def like_model(config: Any, server: Model) -> Model:
     """Uploads look like the server's weights."""
     return Model(server.w)
@@ -93,6 +109,16 @@ def received_model(config: Any, task: Task, payload: Model) -> Tree:
 def keep_nothing(config: Any, task: Task) -> Nothing:
     """No personal state."""
     return Nothing()
+
+
+def one_a_step(config: Any, steps: int) -> int:
+    """A batch for each local step."""
+    return steps
+
+
+def no_adaptation(config: Any) -> int:
+    """The predictor needs no data."""
+    return 0
 
 
 def no_diagnostics(personal: Any, shared: Tree) -> dict[str, float]:
@@ -129,6 +155,10 @@ class Scheme:
         ``(config, server, round) -> server``.
     upload_like : callable
         ``(config, server) -> upload``: the names and shapes an upload must have.
+    draws : callable
+        ``(config, steps) -> int``: batches a client draws for its local steps.
+    adapts : callable
+        ``(config) -> int``: batches of training data the predictor needs.
     shared : callable
         ``(config, task, payload) -> Tree``: the shared model as every client
         would use it unchanged.
@@ -156,6 +186,8 @@ class Scheme:
     aggregate: Callable[[Any, Any, Round], Any] = take_mean
     upload_like: Callable[[Any, Any], Any] = like_model
     shared: Callable[[Any, Task, Any], Tree] = received_model
+    draws: Callable[[Any, int], int] = one_a_step
+    adapts: Callable[[Any], int] = no_adaptation
     diagnostics: Callable[[Any, Tree], dict[str, float]] = no_diagnostics
 
     @property

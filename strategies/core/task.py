@@ -46,11 +46,14 @@ class Task:
         The weights everyone starts from.
     classes : int
         Number of classes; 0 for the quadratic problems, which have no accuracy.
+    personal : frozenset of str
+        The parameters that are personal in schemes that split the model.
     """
 
     module: nn.Module
     initial: Tree
     classes: int
+    personal: frozenset[str] = frozenset()
 
     def losses(self, params: Tree, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Each example's loss, and whether it was predicted right."""

@@ -25,6 +25,21 @@ def mix(one: Tree, other: Tree, share: Tensor | float) -> Tree:
     return {name: torch.lerp(other[name], one[name], share) for name in one}
 
 
+def add(one: Tree, other: Tree) -> Tree:
+    """``one + other``."""
+    return {name: one[name] + other[name] for name in one}
+
+
+def dot(one: Tree, other: Tree) -> Tensor:
+    """The inner product ⟨one, other⟩, which autograd can differentiate."""
+    return torch.stack([(one[name] * other[name]).sum() for name in one]).sum()
+
+
+def half_square(one: Tree, other: Tree) -> Tensor:
+    """½ ‖one − other‖², which autograd can differentiate."""
+    return 0.5 * torch.stack([(one[name] - other[name]).square().sum() for name in one]).sum()
+
+
 def detach(tree: Tree) -> Tree:
     """The same values, as constants for autograd."""
     return {name: value.detach() for name, value in tree.items()}

@@ -33,7 +33,7 @@ def shares(sizes: list[int]) -> dict[str, Tensor]:
 
 
 def draw_for(own: dict[str, Tensor], plan: Plan, seed: int = 0, round_: int = 1) -> Draw:
-    return draw(list(own), list(own.values()), plan, seed, round_, torch.float64)
+    return draw(list(own), list(own.values()), plan, (seed, "train", round_), torch.float64)
 
 
 def seen(drawn: Draw, client: int = 0) -> list[list[int]]:

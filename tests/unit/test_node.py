@@ -319,7 +319,7 @@ def test_what_cannot_be_batched_runs_client_by_client() -> None:
     odd = replace(scheme, local_update=nosy)
     config = settings.scheme_config
     own = [loaded.data.clients[client].train for client in ALL]
-    drawn = draw(ALL, own, Plan(3, 0, 8), seed=0, round_=1, dtype=settings.dtype)
+    drawn = draw(ALL, own, Plan(3, 0, 8), (0, "train", 1), settings.dtype)
     batches = gather(loaded.data.x, loaded.data.y, drawn)
     states = stack([scheme.init_personal(config, loaded.task)] * len(ALL))
     node = host(settings, MemoryStore())

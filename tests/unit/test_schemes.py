@@ -9,38 +9,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
 from strategies import apfl, fedavg
-from strategies.core.descent import Sgd
-from strategies.core.scheme import Model, Work
-from strategies.core.task import Batch, Task
+from strategies.core.scheme import Model
 from strategies.core.trees import Nothing
 from tests.conftest import Quadratics, Run, make_quadratics
+from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
 
-EXACT = 1e-9
 Start = Callable[..., Run]
-
-
-def scalar_work(config: Any, steps: int, lr: float, curvature: float, optimum: float) -> Work[Any]:
-    """Local work on f(w) = ½ a (w − c)² with one number w."""
-
-    class Point(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return self.w.expand(len(x), -1)  # type: ignore[no-any-return,operator]
-
-    point = Point()
-    point.w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    task = Task(point, {"w": torch.zeros(1, dtype=torch.float64)}, classes=0)
-    one = torch.ones(1, dtype=torch.float64)
-    batch = Batch(
-        one.reshape(1, 1, 1) * curvature, one.reshape(1, 1) * optimum, one, one.reshape(())
-    )
-    return Work(config, task, Sgd(lr), [batch] * steps)
-
-
-def number(value: float) -> dict[str, Tensor]:
-    return {"w": torch.tensor([value], dtype=torch.float64)}
 
 
 def apfl_state(v: float, alpha: float) -> apfl.Personal:
@@ -66,9 +42,9 @@ def test_fedavg_follows_its_closed_form(start: Start, quadratics: Quadratics) ->
 def test_local_follows_its_closed_form(start: Start, quadratics: Quadratics) -> None:
     """Alone, a client does all its rounds in one go; the server never moves."""
     run = start(scheme="local", rounds=4, local_steps=5, lr=0.3, **quadratics.keys)
-    for number, (a, c) in enumerate(clients(quadratics)):
+    for k, (a, c) in enumerate(clients(quadratics)):
         expected = descended(quadratics.init, a, c, 0.3, 20)
-        np.testing.assert_allclose(run.predictor(f"{number:03}"), expected, atol=EXACT, rtol=0)
+        np.testing.assert_allclose(run.predictor(f"{k:03}"), expected, atol=EXACT, rtol=0)
     np.testing.assert_array_equal(run.shared(), quadratics.init)
 
 
@@ -215,12 +191,3 @@ def test_fedavg_averages_whoever_was_sampled(
         chosen = [int(client) for client in event["clients"]]
         w = np.mean([descended(w, problem.a[k], problem.c[k], 0.5, steps) for k in chosen], axis=0)
     np.testing.assert_allclose(run.shared(), w, atol=EXACT, rtol=0)
-
-
-def clients(problem: Quadratics) -> list[tuple[Any, Any]]:
-    return list(zip(problem.a, problem.c, strict=True))
-
-
-def descended(w: Any, a: Any, c: Any, lr: float, steps: int) -> Any:
-    shrink = np.linalg.matrix_power(np.eye(len(w)) - lr * a, steps)
-    return c + shrink @ (w - c)

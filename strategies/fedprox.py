@@ -1,0 +1,53 @@
+"""FedProx: FedAvg whose clients are held near the model they received.
+
+Li et al. (2020), *Federated optimization in heterogeneous networks*, algorithm 2.
+
+====================  ==============================================
+paper                 here
+====================  ==============================================
+w^t                   ``payload.w``
+w_k^{t+1}             ``upload.w``
+h_k(w; w^t)           f(w) + (μ/2) ‖w − w^t‖²
+μ                     ``fedprox.mu``
+====================  ==============================================
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from strategies.core.config import key
+from strategies.core.descent import descend
+from strategies.core.scheme import Model, Scheme, Work
+from strategies.core.task import Batch
+from strategies.core.trees import Nothing, Tree, half_square
+from strategies.fedavg import predictor
+
+
+@dataclass(frozen=True)
+class Config:
+    """FedProx's keys."""
+
+    mu: float = key(0.1, "pull towards the received model", low=0.0, degenerate="0 is FedAvg")
+
+
+def local_update(work: Work[Config], payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
+    """SGD on h_k from the received weights."""
+
+    def objective(w: Tree, batch: Batch) -> Tensor:
+        return work.task.loss(w, batch) + work.config.mu * half_square(w, payload.w)
+
+    return Model(descend(objective, payload.w, work.batches, work.sgd)), personal
+
+
+SCHEME = Scheme(
+    name="fedprox",
+    title="FedAvg with a proximal term",
+    paper="Li et al. 2020, algorithm 2",
+    shares="w_i, the client's weights after its local steps",
+    keeps="nothing",
+    weights="examples",
+    config=Config,
+    local_update=local_update,
+    predictor=predictor,
+)

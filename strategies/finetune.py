@@ -1,0 +1,43 @@
+"""Finetune: FedAvg, and before a client predicts, steps on its own data.
+
+The baseline every personalization method is compared with ("FedAvg + fine-tuning").
+"""
+
+from dataclasses import dataclass
+
+from strategies.core.config import key
+from strategies.core.descent import descend
+from strategies.core.scheme import Model, Scheme, Work
+from strategies.core.trees import Nothing, Tree
+from strategies.fedavg import local_update
+
+
+@dataclass(frozen=True)
+class Config:
+    """Finetune's keys."""
+
+    steps: int = key(10, "steps a client takes before it predicts", low=0, degenerate="0 is FedAvg")
+
+
+def adapts(config: Config) -> int:
+    """A batch of its own training data for each step."""
+    return config.steps
+
+
+def predictor(work: Work[Config], payload: Model, personal: Nothing) -> Tree:
+    """The shared model after the client's own steps."""
+    return descend(work.task.loss, payload.w, work.batches, work.sgd)
+
+
+SCHEME = Scheme(
+    name="finetune",
+    title="FedAvg and fine-tuning",
+    paper="baseline",
+    shares="w_i, the client's weights after its local steps",
+    keeps="nothing; it tunes the received weights to its data when it predicts",
+    weights="examples",
+    config=Config,
+    local_update=local_update,
+    adapts=adapts,
+    predictor=predictor,
+)

@@ -1,0 +1,107 @@
+"""pFedMe: personal models through Moreau envelopes.
+
+Dinh, Tran and Nguyen (2020), *Personalized federated learning with Moreau envelopes*,
+algorithm 1.
+
+====================  ==================================================
+paper                 here
+====================  ==================================================
+w^t, w_i              ``payload.w``, then ``upload.w``
+θ_i                   ``personal.theta``; the first time it starts at w
+λ                     ``pfedme.lambda``
+η                     ``sgd.lr``, the step of w_i
+K                     ``pfedme.inner-steps``, gradient steps on θ
+β                     ``pfedme.beta``, at the server
+====================  ==================================================
+
+Each local step draws a batch, takes K gradient steps on f(θ) + (λ/2) ‖θ − w_i‖² from the
+last θ, and moves w_i by −η λ (w_i − θ), the gradient of the envelope.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from strategies.core.config import key
+from strategies.core.descent import Sgd, descend
+from strategies.core.scheme import Model, Scheme, Work, step_to_mean
+from strategies.core.task import Batch, Task
+from strategies.core.trees import Tree, distance, half_square, norm
+
+
+@dataclass(frozen=True)
+class Config:
+    """pFedMe's keys."""
+
+    strength: float = key(
+        15.0, "pull of the personal model towards w", name="lambda", low=0.0, open_low=True
+    )
+    inner_steps: int = key(5, "gradient steps on the personal model in a local step", low=1)
+    inner_lr: float = key(0.05, "their step size", low=0.0, open_low=True)
+    beta: float = key(
+        1.0, "how far the server moves to the mean", low=0.0, degenerate="1 takes the mean"
+    )
+
+
+class Personal(NamedTuple):
+    """What stays on the device: θ, and whether there has been one yet."""
+
+    theta: Tree
+    begun: Tensor
+
+
+def init_personal(config: Config, task: Task) -> Personal:
+    """Nothing yet: the first round starts θ at the received w."""
+    zeros = {name: torch.zeros_like(value) for name, value in task.initial.items()}
+    return Personal(zeros, torch.zeros(()))
+
+
+def local_update(work: Work[Config], payload: Model, personal: Personal) -> tuple[Model, Personal]:
+    """θ follows the envelope's inner problem, w_i the envelope."""
+    config, w = work.config, payload.w
+    inner = Sgd(config.inner_lr, work.sgd.clip, work.sgd.weight_decay, work.sgd.gradient)
+    theta = {
+        name: torch.where(personal.begun > 0, value, w[name])
+        for name, value in personal.theta.items()
+    }
+    for batch in work.batches:
+        centre = w
+
+        def objective(theta: Tree, batch: Batch, centre: Tree = centre) -> Tensor:
+            return work.task.loss(theta, batch) + config.strength * half_square(theta, centre)
+
+        theta = descend(objective, theta, [batch] * config.inner_steps, inner)
+        step = work.sgd.lr * config.strength * batch.active
+        w = {name: value - step * (value - theta[name]) for name, value in w.items()}
+    return Model(w), Personal(theta, torch.ones_like(personal.begun))
+
+
+def predictor(work: Work[Config], payload: Model, personal: Personal) -> Tree:
+    """θ; before the first round the received w."""
+    return {
+        name: torch.where(personal.begun > 0, value, payload.w[name])
+        for name, value in personal.theta.items()
+    }
+
+
+def diagnostics(personal: Personal, shared: Tree) -> dict[str, float]:
+    """The size of θ and its distance from the shared model."""
+    return {"personal_norm": norm(personal.theta), "drift": distance(personal.theta, shared)}
+
+
+SCHEME = Scheme(
+    name="pfedme",
+    title="Personalized federated learning with Moreau envelopes",
+    paper="Dinh, Tran and Nguyen 2020, algorithm 1",
+    shares="w_i, the client's copy of the shared weights after its local steps",
+    keeps="theta_i, its own weights",
+    config=Config,
+    personal=Personal,
+    init_personal=init_personal,
+    local_update=local_update,
+    predictor=predictor,
+    aggregate=step_to_mean,
+    diagnostics=diagnostics,
+)

@@ -1,0 +1,124 @@
+"""SCAFFOLD: control variates take out the drift of local steps.
+
+Karimireddy et al. (2020), *SCAFFOLD: stochastic controlled averaging for federated
+learning*, algorithm 1, option II for the control variates.
+
+====================  =================================================
+paper                 here
+====================  =================================================
+x, y_i                ``payload.w``; its end point after local steps
+c                     ``payload.c``, the server's control variate
+c_i                   ``personal.c``, starts at 0 like c
+Δy_i, Δc_i            ``upload.w``, ``upload.c``
+K                     local steps of the client
+η_l, η_g              ``sgd.lr``, ``scaffold.server-lr``
+====================  =================================================
+
+c_i starts at 0, so what a client sends the first time, Δc_i, is its c_i; after that the
+server knows changes only. A local step is y ← y − η_l (∇f(y) − c_i + c): a gradient step on f(y) + ⟨y, c − c_i⟩.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from strategies.core.config import key
+from strategies.core.descent import descend
+from strategies.core.scheme import Round, Scheme, Work
+from strategies.core.task import Batch, Task
+from strategies.core.trees import Tree, dot, norm
+from strategies.fedavg import predictor
+
+
+@dataclass(frozen=True)
+class Config:
+    """SCAFFOLD's keys."""
+
+    server_lr: float = key(1.0, "step of the server along the mean change", low=0.0, open_low=True)
+
+
+class Personal(NamedTuple):
+    """What stays on the device: the client's control variate."""
+
+    c: Tree
+
+
+class Pair(NamedTuple):
+    """Weights, or their change, and a control variate, or its change."""
+
+    w: Tree
+    c: Tree
+
+
+def zeros(task: Task) -> Tree:
+    """Where control variates start."""
+    return {name: torch.zeros_like(value) for name, value in task.initial.items()}
+
+
+def init_personal(config: Config, task: Task) -> Personal:
+    """c_i starts at 0."""
+    return Personal(zeros(task))
+
+
+def init_server(config: Config, task: Task) -> Pair:
+    """c starts at 0."""
+    return Pair(task.initial, zeros(task))
+
+
+def local_update(work: Work[Config], payload: Pair, personal: Personal) -> tuple[Pair, Personal]:
+    """Corrected steps, then c_i⁺ = c_i − c + (x − y_i) / (K η_l)."""
+    x, c, c_i = payload.w, payload.c, personal.c
+    correction = {name: c[name] - c_i[name] for name in c}
+
+    def objective(y: Tree, batch: Batch) -> Tensor:
+        return work.task.loss(y, batch) + dot(y, correction)
+
+    y = descend(objective, x, work.batches, work.sgd)
+    taken = torch.stack([batch.active for batch in work.batches]).sum()
+    new = {n: c_i[n] - c[n] + (x[n] - y[n]) / (taken * work.sgd.lr) for n in c}
+    change = Pair({n: y[n] - x[n] for n in x}, {n: new[n] - c_i[n] for n in c})
+    return change, Personal(new)
+
+
+def downlink(config: Config, server: Pair) -> Pair:
+    """x and c."""
+    return server
+
+
+def aggregate(config: Config, server: Pair, uploads: Round) -> Pair:
+    """x ← x + η_g mean Δy, c ← c + (|S| / N) mean Δc."""
+    share = uploads.clients / uploads.population
+    mean = uploads.mean
+    return Pair(
+        {n: value + config.server_lr * mean.w[n] for n, value in server.w.items()},
+        {n: value + share * mean.c[n] for n, value in server.c.items()},
+    )
+
+
+def diagnostics(personal: Personal, shared: Tree) -> dict[str, float]:
+    """The size of the client's control variate."""
+    return {"personal_norm": norm(personal.c)}
+
+
+SCHEME = Scheme(
+    name="scaffold",
+    title="Stochastic controlled averaging",
+    paper="Karimireddy et al. 2020, algorithm 1, option II",
+    shares="the changes of its weights and of its control variate",
+    keeps="c_i, its control variate",
+    config=Config,
+    personal=Personal,
+    payload=Pair,
+    upload=Pair,
+    server=Pair,
+    init_personal=init_personal,
+    init_server=init_server,
+    local_update=local_update,
+    predictor=predictor,
+    downlink=downlink,
+    aggregate=aggregate,
+    upload_like=downlink,
+    diagnostics=diagnostics,
+)

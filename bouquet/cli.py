@@ -120,8 +120,6 @@ def schemes(
 
       bouquet schemes apfl
     """
-    from rich.table import Table
-
     from bouquet.display import out
     from strategies import SCHEMES
     from strategies.core.config import keys_of
@@ -129,19 +127,12 @@ def schemes(
 
     if name is not None and name not in SCHEMES:
         raise BadInput(f"scheme must be one of {', '.join(SCHEMES)}, not {name!r}.")
-    if name is None:
-        table = Table("scheme", "name", "paper", "shares", "keeps", header_style="bold")
-        for scheme in SCHEMES.values():
-            table.add_row(scheme.name, scheme.title, scheme.paper, scheme.shares, scheme.keeps)
-        out.print(table)
-        return
-    scheme = SCHEMES[name]
-    out.print(f"[bold]{scheme.name}[/bold]  {scheme.title}")
-    out.print(f"paper    {scheme.paper}", highlight=False)
-    out.print(f"shares   {scheme.shares}", highlight=False)
-    out.print(f"keeps    {scheme.keeps}", highlight=False)
-    out.print(f"weights  {scheme.weights}", highlight=False)
-    _print_keys(list(keys_of(scheme.config, scheme.name)))
+    for scheme in SCHEMES.values() if name is None else [SCHEMES[name]]:
+        out.print(f"[bold]{scheme.name}[/bold]  {scheme.title}", highlight=False)
+        for what in ("paper", "shares", "keeps", "weights"):
+            out.print(f"  {what:<8}{getattr(scheme, what)}", highlight=False, soft_wrap=True)
+        if name is not None:
+            _print_keys(list(keys_of(scheme.config, scheme.name)))
 
 
 @app.command()

@@ -14,8 +14,9 @@ K                     local steps of the client
 η_l, η_g              ``sgd.lr``, ``scaffold.server-lr``
 ====================  =================================================
 
+A local step is y ← y − η_l (∇f(y) − c_i + c): a gradient step on f(y) + ⟨y, c − c_i⟩.
 c_i starts at 0, so what a client sends the first time, Δc_i, is its c_i; after that the
-server knows changes only. A local step is y ← y − η_l (∇f(y) − c_i + c): a gradient step on f(y) + ⟨y, c − c_i⟩.
+server knows changes only.
 """
 
 from dataclasses import dataclass

@@ -62,30 +62,26 @@ def wait_for_round(folder: Path, round_: int, process: "subprocess.Popen[str]") 
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("engine", ["inline", "ray"])
 def test_a_killed_run_resumes_to_the_same_end(
-    launch: Launch, start: Callable[..., Run], tmp_path: Path, engine: str
+    launch: Launch, start: Callable[..., Run], tmp_path: Path
 ) -> None:
     whole, killed = start(rounds=60, **PROBLEM), tmp_path / "killed"
-    process = launch("simulate", *KEYS, "-c", "rounds=60", "--out", str(killed), "--engine", engine)
+    process = launch("simulate", *KEYS, "-c", "rounds=60", "--out", str(killed))
     wait_for_round(killed, 3, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert len((killed / "events.jsonl").read_text().splitlines()) < 60
-    finish(launch("simulate", "--resume", str(killed), "--engine", engine))
-    assert Run(killed).sha == whole.sha
-    assert Run(killed).clients == whole.clients
-    assert [event["round"] for event in Run(killed).events] == list(range(1, 61))
+    finish(launch("simulate", "--resume", str(killed)))
+    assert_same_rounds(Run(killed), whole)
 
 
 @pytest.mark.parametrize("engine", ["inline", "ray"])
-def test_an_interrupted_run_stops_all_it_started(
-    launch: Launch, tmp_path: Path, engine: str
+def test_an_interrupted_run_stops_all_it_started_and_can_be_resumed(
+    launch: Launch, start: Callable[..., Run], tmp_path: Path, engine: str
 ) -> None:
-    folder = tmp_path / "run"
-    process = launch(
-        "simulate", *KEYS, "-c", "rounds=10000", "--out", str(folder), "--engine", engine
-    )
+    whole, folder = start(rounds=60, **PROBLEM), tmp_path / "run"
+    words = ("simulate", *KEYS, "-c", "rounds=60", "--out", str(folder), "--engine", engine)
+    process = launch(*words)
     wait_for_round(folder, 2, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -93,6 +89,14 @@ def test_an_interrupted_run_stops_all_it_started(
     assert "--resume" in err.splitlines()[-1]
     assert "Traceback" not in err
     assert_none_left(str(process.pid))
+    finish(launch("simulate", "--resume", str(folder), "--engine", engine))
+    assert_same_rounds(Run(folder), whole)
+
+
+def assert_same_rounds(one: Run, other: Run) -> None:
+    assert one.sha == other.sha
+    assert one.clients == other.clients
+    assert [event["round"] for event in one.events] == list(range(1, 61))
 
 
 def test_flower_runs_the_app_with_its_own_command(

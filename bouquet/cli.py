@@ -229,7 +229,7 @@ def main() -> None:
         _stop(2, f"{error.format_message()} See bouquet --help.")
     except BadInput as error:
         _stop(2, str(error))
-    except RunFailed as error:
+    except (RunFailed, OSError) as error:  # a full disk, say
         _stop(1, f"the run failed: {error}")
 
 

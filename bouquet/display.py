@@ -1,6 +1,5 @@
 """What a person sees: progress while a run goes on, tables when it is over."""
 
-import csv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -111,12 +110,6 @@ def show(runs: Sequence[Finished]) -> None:
     )
     for run in runs:
         out.print(f"{run.summary['scheme']}: {run.folder}", highlight=False, soft_wrap=True)
-
-
-def read_clients(folder: Path) -> list[dict[str, str]]:
-    """The rows of a run's table of clients."""
-    with open(folder / "clients.csv", newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def _number(value: float) -> str:

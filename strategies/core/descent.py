@@ -105,8 +105,8 @@ def descend(
         return batch.active * loss(point, batch)
 
     # The first step leaves the caller's tensors alone; the next ones may overwrite ours,
-    # which saves a third of the memory traffic that large models live by. What a
-    # projection returns may be anybody's.
+    # which spares a new copy of the weights in every step. What a projection returns may
+    # be anybody's.
     move: Callable[..., Tensor] = torch.sub
     for batch in batches if _any(params) else ():
         gradient = sgd.gradient(objective, params, batch)

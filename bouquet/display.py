@@ -74,7 +74,7 @@ def results(runs: Sequence[Finished]) -> Table:
     """One line a run: how well, how evenly, at what cost."""
     what = "accuracy" if "accuracy" in runs[0].summary["shared"] else "loss"
     table = Table(title=None, header_style="bold")
-    table.add_column("scheme")
+    table.add_column("scheme", no_wrap=True)
     for heading in (
         f"shared {what}",
         f"personal {what}",

@@ -87,7 +87,7 @@ def update(
     work : Work
         What the clients have in common; its batches are ignored.
     payload : record
-        What the server sent.
+        What the server sent; the fields the scheme calls ``own`` have a row for each client.
     personal : record
         Their personal states, stacked.
     batches : Batch
@@ -95,9 +95,7 @@ def update(
     how : str
         ``vmap``, ``loop``, or ``auto`` for whichever works.
     """
-    return _together(
-        lambda own, state: scheme.local_update(own, payload, state), work, personal, batches, how
-    )
+    return _together(scheme.local_update, scheme.own, work, payload, personal, batches, how)
 
 
 def predictors(
@@ -105,39 +103,62 @@ def predictors(
 ) -> Tree:
     """A chunk's own models, stacked; the parameters are those of :func:`update`."""
 
-    def predict(own: Work[Any], state: Any) -> tuple[Model, Nothing]:
-        return Model(scheme.predictor(own, payload, state)), Nothing()
+    def predict(own: Work[Any], received: Any, state: Any) -> tuple[Model, Nothing]:
+        return Model(scheme.predictor(own, received, state)), Nothing()
 
-    models, _ = _together(predict, work, personal, batches, how)
+    models, _ = _together(predict, scheme.own, work, payload, personal, batches, how)
+    return cast(Tree, models.w)
+
+
+def newcomers(scheme: Scheme, work: Work[Any], payload: Any, batches: Batch, how: str) -> Tree:
+    """The models of clients that join after training, stacked; see :func:`update`."""
+    shared = scheme.shared(work.config, work.task, payload)
+
+    def adapt(own: Work[Any], received: Any, state: Nothing) -> tuple[Model, Nothing]:
+        return Model(scheme.newcomer(own, received, shared)), Nothing()
+
+    models, _ = _together(adapt, scheme.own, work, payload, Nothing(), batches, how)
     return cast(Tree, models.w)
 
 
 def _together(
-    one: Callable[[Work[Any], Any], tuple[Any, Any]],
+    one: Callable[[Work[Any], Any, Any], tuple[Any, Any]],
+    own_fields: tuple[str, ...],
     work: Work[Any],
+    payload: Any,
     personal: Any,
     batches: Batch,
     how: str,
 ) -> tuple[Any, Any]:
     """Do one client's work for all of a chunk."""
+    by_client = {name: getattr(payload, name) for name in own_fields}
 
-    def one_of_many(own: Batch, state: Any) -> tuple[Any, Any]:
+    def one_of_many(own: Batch, mine: dict[str, Any], state: Any) -> tuple[Any, Any]:
         sgd = replace(work.sgd, gradient=slope_in_vmap)
-        return one(replace(work, batches=steps(own), sgd=sgd), state)
+        return one(replace(work, batches=steps(own), sgd=sgd), payload._replace(**mine), state)
 
     count = len(batches.active)
     if how != "loop" and (count > 1 or how == "vmap"):
         keep_freed_memory()
         try:
-            return vmap(one_of_many)(batches, personal)
+            return vmap(one_of_many)(batches, by_client, personal)
         except (RuntimeError, NotImplementedError) as error:
             if how == "vmap":
                 raise
             log(INFO, "This model cannot be batched (%s): clients train one by one.", error)
     results = [
-        one(replace(work, batches=steps(pick(batches, i))), pick(personal, i)) for i in range(count)
+        one(
+            replace(work, batches=steps(pick(batches, i))),
+            payload._replace(**{name: _row(part, i) for name, part in by_client.items()}),
+            pick(personal, i),
+        )
+        for i in range(count)
     ]
     return stack([first for first, _ in results]), stack([second for _, second in results])
+
+
+def _row(part: Tensor | Tree, index: int) -> Tensor | Tree:
+    return part[index] if isinstance(part, Tensor) else {k: v[index] for k, v in part.items()}
 
 
 def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Scores:

@@ -54,6 +54,7 @@ def evaluate(message: Message, context: Context) -> Message:
         cast(list[str], note["clients"]),
         wire.unpack(message.content.array_records[wire.ARRAYS]),
         Path(folder) if folder else None,
+        cast(int, note["adapt"]),
     )
     return _reply(result, message)
 
@@ -113,6 +114,7 @@ def _reply(result: Result, message: Message) -> Message:
             "clients": result.clients,
             "failed": list(result.failures),
             "reasons": list(result.failures.values()),
+            "diverged": result.diverged,
         }
     )
     return Message(wire.content(result.mean, MetricRecord(metrics), note), reply_to=message)

@@ -25,6 +25,7 @@ from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
 from strategies.core.files import BadFile, file_name
 from strategies.core.scheme import Work
+from strategies.core.seeding import generator
 from strategies.core.state import Identity, PersonalState
 from strategies.core.task import Batch, Task
 from strategies.core.trees import (
@@ -34,10 +35,14 @@ from strategies.core.trees import (
     finite,
     flatten,
     pick,
+    rows,
     stack,
     unflatten,
 )
 from strategies.settings import Settings
+
+# The one learner of a scheme that pools the clients' data.
+POOL = "pool"
 
 _loading = threading.Lock()
 
@@ -58,7 +63,7 @@ def make_task(
     initial = {name: value.detach() for name, value in module.named_parameters()}
     if init is not None:
         initial = {name: init.to(settings.dtype) for name in initial}
-    personal = personal_names(list(initial), settings.personal.split)
+    personal = personal_names(list(initial), settings.split)
     # On meta, the module is the structure without a second copy of the weights.
     return Task(module.to("meta"), initial, classes, personal)
 
@@ -107,8 +112,11 @@ class Result:
         Those that did their work, in order.
     failures : dict
         The others, and why.
+    diverged : list of str
+        Those among the failures whose training gave NaN or infinity.
     mean : Tree
-        Weighted mean of the uploads, flattened.
+        Weighted mean of the uploads, flattened; of the fields that a scheme wants one by
+        one, a row for each of ``clients``.
     weight : float
         Sum of their weights.
     metrics : dict
@@ -119,6 +127,7 @@ class Result:
 
     clients: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    diverged: list[str] = field(default_factory=list)
     mean: Tree = field(default_factory=dict)
     weight: float = 0.0
     metrics: dict[str, list[float]] = field(default_factory=dict)
@@ -156,48 +165,60 @@ class Node:
     ) -> Result:
         """Train the named clients on what the server sent, and keep their new state."""
         scheme = self.settings.scheme
-        payload: Any = unflatten(scheme.payload, self._checked(payload_tree))
+        payload = self._checked(payload_tree, clients)
         plan = self._plan()
         result = Result()
         weight_of = dict(zip(clients, weights, strict=True))
-        total: Tree = {}
+        total = _Total(scheme.each)
         for chunk, states in self._chunks(clients, round_, plan, result):
             started = time.perf_counter()
             batches = self._batches(chunk, plan, "train", round_)
-            personal = stack(states)
+            personal, received = stack(states), self._received(payload, clients, chunk)
             upload, personal = cohort.update(
-                scheme, self._work(), payload, personal, batches, self.settings.run.cohort
+                scheme,
+                self._work(round_, chunk),
+                received,
+                personal,
+                batches,
+                self._how,
             )
             valid = finite(upload, len(chunk)) & finite(personal, len(chunk))
             for place, client in enumerate(chunk):
                 if not valid[place]:
                     result.failures[client] = f"its training in round {round_} gave NaN or infinity"
+                    result.diverged.append(client)
                 elif scheme.stateful:
                     self.store.save(self._state(client, round_, pick(personal, place)))
-            _accumulate(total, upload, [weight_of[client] for client in chunk], valid)
+            total.add(_select(upload, valid), [weight_of[c] for c in chunk], valid)
             result.seconds["training"] += time.perf_counter() - started
             good = [client for client, ok in zip(chunk, valid.tolist(), strict=True) if ok]
             result.clients += good
             if evaluate and good:
-                chosen = _select(personal, valid)
-                self._evaluate_chunk(round_, good, payload, chosen, result)
+                received = self._received(payload, clients, good)
+                self._evaluate_chunk(round_, good, received, _select(personal, valid), result)
         result.weight = sum(weight_of[client] for client in result.clients)
         if result.clients:
-            result.mean = {k: (v / result.weight).to(self.settings.dtype) for k, v in total.items()}
+            result.mean = total.mean(result.weight)
         return result
 
     def evaluate(
-        self, round_: int, clients: Sequence[str], payload_tree: Tree, predictors: Path | None
+        self,
+        round_: int,
+        clients: Sequence[str],
+        payload_tree: Tree,
+        predictors: Path | None,
+        adapt: int = -1,
     ) -> Result:
         """Evaluate the shared and the personal model of the named clients.
 
-        With ``predictors`` each client's own model is also written to that folder.
+        With ``predictors`` each client's own model is also written to that folder. With
+        ``adapt`` of at least 0 they are newcomers, who adapt by that many rounds' local work.
         """
-        scheme = self.settings.scheme
-        payload: Any = unflatten(scheme.payload, self._checked(payload_tree))
+        payload = self._checked(payload_tree, clients)
         result = Result()
         for chunk, states in self._chunks(clients, round_ + 1, self._plan(), result):
-            models = self._evaluate_chunk(round_, chunk, payload, stack(states), result)
+            received = self._received(payload, clients, chunk)
+            models = self._evaluate_chunk(round_, chunk, received, stack(states), result, adapt)
             result.clients += chunk
             if predictors is not None:
                 self._save_predictors(predictors, chunk, models)
@@ -208,15 +229,16 @@ class Node:
     ) -> Iterator[tuple[list[str], list[Any]]]:
         """Chunks of clients with their personal states; those without a usable one fail."""
         per_step = max(1, plan.batch_size) * self.problem.data.x[:1].nbytes
+        scheme, most = self.settings.scheme, self.settings.run.cohort_chunk
         for chunk in cohort.chunks(
             clients,
             self.problem.task,
             plan.draws(plan.steps) * per_step,
-            self.settings.run.cohort_chunk,
+            1 if scheme.alone else most,
         ):
             states: dict[str, Any] = {}
             for client in chunk:
-                if client not in self.clients:
+                if client not in self.clients and not (scheme.pooled and client == POOL):
                     result.failures[client] = "this node does not host it"
                     continue
                 try:
@@ -227,19 +249,28 @@ class Node:
                 yield list(states), list(states.values())
 
     def _evaluate_chunk(
-        self, round_: int, clients: list[str], payload: Any, personal: Any, result: Result
+        self,
+        round_: int,
+        clients: list[str],
+        payload: Any,
+        personal: Any,
+        result: Result,
+        adapt: int = -1,
     ) -> Tree:
         started = time.perf_counter()
-        scheme, task = self.settings.scheme, self.problem.task
+        scheme, task, run = self.settings.scheme, self.problem.task, self.settings.run
         x, y, real = self._test_data(clients)
-        work = self._work()
+        work = self._work(round_, clients)
         adapts = scheme.adapts(work.config)
-        differ = scheme.stateful or adapts > 0
-        if differ:
-            plan = Plan(adapts, 0, self.settings.run.batch_size)
+        differ = scheme.stateful or adapts > 0 or bool(scheme.own) or adapt >= 0
+        if adapt >= 0:
+            plan = Plan(adapt * run.local_steps, adapt * run.local_epochs, run.batch_size)
+            batches = self._batches(clients, plan, "join", round_)
+            own = cohort.newcomers(scheme, work, payload, batches, self._how)
+        elif differ:
+            plan = Plan(adapts, 0, run.batch_size)
             batches = self._batches(clients, plan, "adapt", round_)
-            how = self.settings.run.cohort
-            own = cohort.predictors(scheme, work, payload, personal, batches, how)
+            own = cohort.predictors(scheme, work, payload, personal, batches, self._how)
         else:
             own = scheme.predictor(work, payload, Nothing())
         shared = cohort.score(
@@ -255,9 +286,21 @@ class Node:
 
     def _batches(self, clients: list[str], plan: Plan, purpose: str, round_: int) -> Batch:
         data = self.problem.data
-        train = [data.clients[client].train for client in clients]
+        train = [self._train_examples(client) for client in clients]
         seeds = (self.settings.run.seed, purpose, round_)
         return gather(data.x, data.y, draw(clients, train, plan, seeds, self.settings.dtype))
+
+    @property
+    def _how(self) -> str:
+        """Whether clients train as one computation."""
+        return "loop" if self.settings.scheme.alone else self.settings.run.cohort
+
+    def _train_examples(self, client: str) -> Tensor:
+        """Where a client's training examples are; the pool has everybody's."""
+        held = self.problem.data.clients
+        if client == POOL:
+            return torch.cat([held[one].train for one in sorted(held)])
+        return held[client].train
 
     def _test_data(self, clients: list[str]) -> tuple[Tensor, Tensor, Tensor]:
         """Test examples of several clients side by side, padded."""
@@ -282,7 +325,9 @@ class Node:
         scheme = self.settings.scheme
         if not scheme.stateful:
             return Nothing()
-        fresh = scheme.init_personal(self.settings.scheme_config, self.problem.task)
+        fresh = scheme.init_personal(
+            self.settings.scheme_config, self.problem.task, len(self._train_examples(client))
+        )
         state = self.store.load(self._identity(client), before)
         if state is None:
             return fresh
@@ -298,33 +343,70 @@ class Node:
         shape = fingerprint(self.problem.task.initial)
         return Identity(scheme.name, scheme.version, shape, client)
 
-    def _work(self) -> Work[Any]:
+    def _work(self, round_: int, clients: Sequence[str]) -> Work[Any]:
         run = self.settings.run
-        sgd = Sgd(run.lr, run.grad_clip, run.weight_decay)
-        return Work(self.settings.scheme_config, self.problem.task, sgd, (), run.local_steps)
+        luck = float(generator(run.seed, "luck", round_, *clients).random())
+        return Work(
+            self.settings.scheme_config,
+            self.problem.task,
+            Sgd(run.lr, run.grad_clip, run.weight_decay),
+            (),
+            run.local_steps,
+            round_,
+            luck,
+        )
 
     def _plan(self) -> Plan:
         run, draws = self.settings.run, self.settings.scheme.draws
         config = self.settings.scheme_config
         return Plan(run.local_steps, run.local_epochs, run.batch_size, partial(draws, config))
 
-    def _checked(self, payload: Tree) -> Tree:
-        """Refuse a payload that does not fit the model."""
+    def _checked(self, payload: Tree, clients: Sequence[str]) -> Any:
+        """The payload's record, or a refusal of one that does not fit the model."""
         scheme, config = self.settings.scheme, self.settings.scheme_config
-        expected = flatten(scheme.downlink(config, scheme.init_server(config, self.problem.task)))
+        server = scheme.init_server(config, self.problem.task)
+        expected = flatten(scheme.downlink(config, server, clients))
         if fingerprint(payload) != fingerprint(expected):
             raise BadInput("What the server sent does not fit this node's model.")
-        return payload
+        return unflatten(scheme.payload, payload)
+
+    def _received(self, payload: Any, clients: Sequence[str], chunk: Sequence[str]) -> Any:
+        """What a chunk of the clients was sent: their rows of what is each client's own."""
+        own = {name: getattr(payload, name) for name in self.settings.scheme.own}
+        if not own or list(chunk) == list(clients):
+            return payload
+        place_of = {client: place for place, client in enumerate(clients)}
+        places = [place_of[client] for client in chunk]
+        return payload._replace(
+            **{k: v[places] if isinstance(v, Tensor) else rows(v, places) for k, v in own.items()}
+        )
 
 
-def _accumulate(total: Tree, upload: Any, weights: list[float], valid: Tensor) -> None:
-    """Add a chunk's weighted uploads to the running sums, the invalid left out."""
-    chosen = _select(upload, valid)
-    for name, value in flatten(chosen).items():
-        share = torch.tensor(weights, dtype=value.dtype)[valid]
-        # Sums over chunks are kept in double so that their number hardly matters.
-        summed = torch.tensordot(share, value, dims=1).double()
-        total[name] = total[name] + summed if name in total else summed
+class _Total:
+    """Uploads of one chunk after the other: weighted sums, and rows of the fields in ``each``."""
+
+    def __init__(self, each: tuple[str, ...]) -> None:
+        self._each = each
+        self._sums: Tree = {}
+        self._rows: dict[str, list[Tensor]] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+
+    def add(self, upload: Any, weights: list[float], valid: Tensor) -> None:
+        """Take in a chunk's valid uploads."""
+        for name, value in flatten(upload).items():
+            if name.partition("/")[0] in self._each:
+                self._rows.setdefault(name, []).append(value)
+                continue
+            share = torch.tensor(weights, dtype=value.dtype)[valid]
+            # Sums over chunks are kept in double so that their number hardly matters.
+            summed = torch.tensordot(share, value, dims=1).double()
+            self._sums[name] = self._sums[name] + summed if name in self._sums else summed
+            self._dtypes[name] = value.dtype
+
+    def mean(self, weight: float) -> Tree:
+        """What the reply carries."""
+        means = {k: (v / weight).to(self._dtypes[k]) for k, v in self._sums.items()}
+        return means | {name: torch.cat(parts) for name, parts in self._rows.items()}
 
 
 def _select(record: Any, valid: Tensor) -> Any:

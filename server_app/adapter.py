@@ -6,7 +6,7 @@ client that was not asked is counted, logged and left out, and the round goes on
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, cast
@@ -17,9 +17,10 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from client_app.node import POOL
 from server_app.roster import Client, Roster, by_node, message
 from strategies.core import wire
-from strategies.core.scheme import Round
+from strategies.core.scheme import Federation, Member, Round
 from strategies.core.task import Task
 from strategies.core.trees import Tree, fingerprint, flatten, unflatten
 from strategies.settings import Settings
@@ -39,6 +40,8 @@ class Report:
         Those whose replies counted.
     failures : dict
         The others, and why.
+    diverged : list of str
+        Those among the failures whose training gave NaN or infinity.
     scores : dict
         Each client's numbers: ``{client: {"shared_loss": ...}}``.
     seconds : dict
@@ -49,6 +52,7 @@ class Report:
 
     clients: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    diverged: list[str] = field(default_factory=list)
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     bytes_up: int = 0
@@ -86,18 +90,44 @@ class SchemeStrategy(Strategy):
         self.state_dir, self.predictors_dir = state_dir, predictors_dir
         self.server = scheme.init_server(settings.scheme_config, task) if server is None else server
         self.report = Report()
+        self.federation = Federation()
         self._asked: dict[int, list[Client]] = {}
+        self._weights: Mapping[str, float] = {}
         self._kind = ""
 
-    @property
-    def payload(self) -> Any:
-        """What goes to every client now."""
-        return self.settings.scheme.downlink(self.settings.scheme_config, self.server)
+    def payload(self, clients: Sequence[str]) -> Any:
+        """What goes to some clients now."""
+        return self.settings.scheme.downlink(self.settings.scheme_config, self.server, clients)
 
     @property
     def shared(self) -> Tree:
         """The model the server holds, as every client would use it unchanged."""
-        return self.settings.scheme.shared(self.settings.scheme_config, self.task, self.payload)
+        scheme, config = self.settings.scheme, self.settings.scheme_config
+        return scheme.shared(config, self.task, self.payload(list(self.federation.members)[:1]))
+
+    def gather(self, round_: int) -> None:
+        """Find out who is there in a round, and let the scheme welcome those who are new."""
+        run, scheme = self.settings.run, self.settings.scheme
+        present = self.roster.present(round_)
+        if present.keys() == self.federation.members.keys():
+            return
+        members = {
+            one: Member(who.train_examples, self._due(who), who.labels)
+            for one, who in present.items()
+        }
+        self.federation = Federation(
+            members,
+            self.settings.model.name,
+            run.lr,
+            run.local_steps,
+            run.local_epochs,
+            run.clients_per_round,
+            run.seed,
+        )
+        warning = scheme.advise(self.settings.scheme_config, self.federation)
+        if warning:
+            log(WARNING, warning)
+        self.server = scheme.welcome(self.settings.scheme_config, self.server, self.federation)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -106,20 +136,31 @@ class SchemeStrategy(Strategy):
 
         ``arrays`` is not needed: the scheme's server state says what to send.
         """
-        run = self.settings.run
+        run, pooled = self.settings.run, self.settings.scheme.pooled
+        self.gather(server_round)
         chosen = self.roster.sample(run.clients_per_round, run.seed, server_round)
-        note = {"evaluate": run.eval_every > 0}
+        if pooled:
+            chosen = [_pool(chosen)]
+        note = {"evaluate": run.eval_every > 0 and not pooled}
         return self._messages(MessageType.TRAIN, server_round, chosen, note)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """One message a node, naming all its clients."""
+        """One message a node, naming all its clients that are there."""
+        return self.ask_scores(server_round, self.roster.present(server_round).values())
+
+    def ask_scores(
+        self, server_round: int, clients: Iterable[Client], adapt: int = -1
+    ) -> list[Message]:
+        """One message a node to evaluate some clients.
+
+        With ``adapt`` of at least 0 they are newcomers that first adapt to the frozen
+        server's model by that many rounds' local work.
+        """
         last = server_round >= self.settings.run.rounds and self.settings.run.save_predictors
-        note = {"predictors-dir": self.predictors_dir if last else ""}
-        return self._messages(
-            MessageType.EVALUATE, server_round, self.roster.clients.values(), note
-        )
+        note = {"predictors-dir": self.predictors_dir if last else "", "adapt": adapt}
+        return self._messages(MessageType.EVALUATE, server_round, clients, note)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -131,26 +172,36 @@ class SchemeStrategy(Strategy):
     def take_in(self, server_round: int, replies: Iterable[Message]) -> None:
         """Give the scheme the mean of the valid uploads; without any, nothing changes."""
         scheme, config = self.settings.scheme, self.settings.scheme_config
-        means: list[tuple[float, Tree]] = []
+        parts: list[tuple[float, list[str], Tree]] = []
         for reply in self._valid(server_round, replies):
             arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
-            means.append((self._weight(reply), arrays))
-        if means:
-            total = sum(weight for weight, _ in means)
-            mean = {
-                name: torch.stack([share / total * tree[name].double() for share, tree in means])
-                .sum(dim=0)
-                .to(value.dtype)
-                for name, value in means[0][1].items()
-            }
+            parts.append((self._weight(reply), self._clients_of(reply), arrays))
+        if parts:
+            clients = [client for _, named, _ in parts for client in named]
             uploads = Round(
-                unflatten(scheme.upload, mean), len(self.report.clients), len(self.roster.clients)
+                unflatten(scheme.upload, self._united(parts, clients)),
+                tuple(sorted(clients)),
+                self.federation,
+                server_round,
             )
             self.server = scheme.aggregate(config, self.server, uploads)
         else:
             log(
                 WARNING, "Round %s had no valid reply: the weights stay as they were.", server_round
             )
+
+    def _united(self, parts: list[tuple[float, list[str], Tree]], clients: list[str]) -> Tree:
+        """The nodes' means as one mean, and their rows as one table in order of the clients."""
+        total = sum(weight for weight, _, _ in parts)
+        order = sorted(range(len(clients)), key=lambda place: clients[place])
+        united: Tree = {}
+        for name, value in parts[0][2].items():
+            if name.partition("/")[0] in self.settings.scheme.each:
+                united[name] = torch.cat([tree[name] for _, _, tree in parts])[order]
+            else:
+                shares = [weight / total * tree[name].double() for weight, _, tree in parts]
+                united[name] = torch.stack(shares).sum(dim=0).to(value.dtype)
+        return united
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -168,22 +219,29 @@ class SchemeStrategy(Strategy):
         self, kind: str, round_: int, clients: Iterable[Client], note: dict[str, Any]
     ) -> list[Message]:
         self.report = Report()
+        scheme, config = self.settings.scheme, self.settings.scheme_config
         self._asked, self._kind = by_node(clients), kind
-        tree = flatten(self.payload)
+        due = {one.id: self._due(one) for group in self._asked.values() for one in group}
+        training = kind == MessageType.TRAIN
+        self._weights = scheme.weigh(config, self.server, due) if training else due
+        common = None if scheme.own else flatten(self.payload([]))
         messages = []
         for node, group in self._asked.items():
+            ids = [client.id for client in group]
             words = {
                 "round": round_,
-                "clients": [client.id for client in group],
-                "weights": [self._client_weight(client) for client in group],
+                "clients": ids,
+                "weights": [self._weights[client] for client in ids],
                 "state-dir": self.state_dir,
                 **note,
             }
+            tree = flatten(self.payload(ids)) if common is None else common
             messages.append(message(self.settings, node, kind, round_, tree, ConfigRecord(words)))
         self.report.bytes_down = sum(wire.size(one.content) for one in messages)
         return messages
 
-    def _client_weight(self, client: Client) -> float:
+    def _due(self, client: Client) -> float:
+        """A client's weight by the key ``weights``."""
         return 1.0 if self.settings.weights == "uniform" else float(client.train_examples)
 
     def _valid(self, round_: int, replies: Iterable[Message]) -> list[Message]:
@@ -235,37 +293,40 @@ class SchemeStrategy(Strategy):
             strangers = set(clients + failed) - {client.id for client in asked}
             if strangers:
                 raise Refused(f"a reply for clients that were not asked: {sorted(strangers)}")
+            if not set(cast(list[str], note["diverged"])) <= set(failed):
+                raise Refused("a malformed reply: clients diverged that did not fail")
             if len(set(clients + failed)) != len(clients + failed):
                 raise Refused("a reply that names a client twice")
             for name, values in metrics.items():
                 if isinstance(values, list) and len(values) != len(clients):
                     raise Refused(f"a malformed reply: {name} has {len(values)} numbers")
             if clients and self._kind == MessageType.TRAIN:
-                self._check_upload(self._weight(reply), arrays, clients, asked)
+                self._check_upload(self._weight(reply), arrays, clients)
         except Refused:
             raise
         except Exception as error:  # no bytes a node can send may end the run
             raise Refused(f"a malformed reply ({type(error).__name__}: {error})") from error
 
-    def _check_upload(
-        self, weight: float, arrays: Tree, clients: Sequence[str], asked: Sequence[Client]
-    ) -> None:
-        expected = sum(self._client_weight(one) for one in asked if one.id in clients)
+    def _check_upload(self, weight: float, arrays: Tree, clients: Sequence[str]) -> None:
+        expected = sum(self._weights[client] for client in clients)
         if not math.isclose(weight, expected, rel_tol=1e-9):
             raise Refused(f"a weight of {weight} where {expected} is due")
-        if fingerprint(arrays) != self._upload_shape():
+        if fingerprint(arrays) != self._upload_shape(len(clients)):
             raise Refused("weights of the wrong names, shapes or types")
         if not all(bool(value.isfinite().all()) for value in arrays.values()):
             raise Refused("weights that are NaN or infinite")
 
-    def _upload_shape(self) -> str:
+    def _upload_shape(self, count: int) -> str:
         scheme, config = self.settings.scheme, self.settings.scheme_config
-        return fingerprint(flatten(scheme.upload_like(config, self.server)))
+        like = flatten(scheme.upload_like(config, self.server))
+        each = [name for name in like if name.partition("/")[0] in scheme.each]
+        return fingerprint(like | {n: like[n].expand(count, *like[n].shape) for n in each})
 
     def _take_scores(self, reply: Message) -> None:
         note = reply.content.config_records[wire.NOTE]
         clients = self._clients_of(reply)
         self.report.clients += clients
+        self.report.diverged += cast(list[str], note["diverged"])
         for name, values in reply.content.metric_records[wire.METRICS].items():
             if isinstance(values, list):
                 for client, value in zip(clients, values, strict=True):
@@ -297,3 +358,10 @@ class SchemeStrategy(Strategy):
     @staticmethod
     def _weight(reply: Message) -> float:
         return float(cast(float, reply.content.metric_records[wire.METRICS]["weight"]))
+
+
+def _pool(clients: Sequence[Client]) -> Client:
+    """The one learner that has everybody's data, on the first node."""
+    first = min(clients, key=lambda one: (one.place, one.id))
+    examples = sum(client.train_examples for client in clients)
+    return Client(POOL, first.node, first.place, examples, 0)

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from client_app.node import make_task
 from client_app.stores import DiskStore
 from server_app.adapter import Report, SchemeStrategy
+from server_app.divergence import stop_if_diverged
 from server_app.roster import Client, Roster, exchange
 from server_app.runfolder import RunFolder
 from strategies.core.errors import BadInput, RunFailed
@@ -69,6 +70,7 @@ def run(
     roster = Roster()
     roster.update(grid, told, str(states.absolute()), stop)
     task = _task(settings, roster)
+    _hold_back(settings, roster)
     _check_sample(settings, roster)
     done = 0
     server: Any = None
@@ -79,11 +81,12 @@ def run(
         events = folder.read_events(done)
     elif states.exists() and (not states.is_dir() or any(states.iterdir())):
         raise BadInput(f"state-dir: {states} is no empty folder; choose one, or a new one.")
-    folder.write_config(settings)
-    folder.rewrite_events(events)
     strategy = SchemeStrategy(
         told, task, roster, str(states.absolute()), str(folder.predictors.absolute()), server
     )
+    strategy.gather(done + 1)  # what the scheme refuses must not leave a folder behind
+    folder.write_config(settings)
+    folder.rewrite_events(events)
     if not resume:
         folder.write_checkpoint(0, settings.run.scheme, flatten(strategy.server))
     scores: dict[str, dict[str, float]] = {}
@@ -93,12 +96,15 @@ def run(
         trained = _train(strategy, grid, round_, stop)
         trained.seconds["round"] = time.perf_counter() - started  # without full evaluation
         event = _event(settings, roster, round_, trained)
+        evaluated = None
         if _full_evaluation(settings, round_):
             evaluated = _evaluate(strategy, grid, round_, stop)
             scores = evaluated.scores
             _add(event, roster, evaluated)
         event["seconds"] = time.perf_counter() - started
         folder.append_event(event)
+        if settings.run.on_divergence == "stop":
+            stop_if_diverged(settings, folder, [*events, event], trained, evaluated)
         folder.write_checkpoint(round_, settings.run.scheme, flatten(strategy.server))
         events.append(event)
         observe(event)
@@ -108,9 +114,12 @@ def run(
         raise RunFailed("no client could be evaluated; events.jsonl says why.")
     if not any(event["clients"] for event in events):
         raise RunFailed("no client finished a single round; events.jsonl says why.")
+    adaptation = _adapt_newcomers(strategy, grid, stop)
+    if adaptation:
+        scores = scores | adaptation[-1].scores
     rows = _rows(strategy, scores, states)
     folder.write_clients(rows)
-    summary = _summary(strategy, engine, events, rows)
+    summary = _summary(strategy, engine, events, rows, adaptation)
     folder.write_summary(summary)
     return summary
 
@@ -129,12 +138,34 @@ def _task(settings: Settings, roster: Roster) -> Task:
 
 
 def _check_sample(settings: Settings, roster: Roster) -> None:
-    count = settings.run.clients_per_round
-    if count > len(roster.clients):
+    count, there = settings.run.clients_per_round, len(roster.present(1))
+    if count > there:
         raise BadInput(
-            f"clients-per-round must be at most {len(roster.clients)}, the number of clients, "
-            f"not {count}."
+            f"clients-per-round must be at most {there}, the number of clients, not {count}."
         )
+
+
+def _hold_back(settings: Settings, roster: Roster) -> None:
+    """Keep newcomers away until their round, or until training is over."""
+    join = settings.join
+    if join.clients >= len(roster.clients):
+        raise BadInput(
+            f"join.clients must be less than {len(roster.clients)}, the number of clients, "
+            f"not {join.clients}."
+        )
+    roster.hold_back(join.clients, join.round or settings.run.rounds + 1)
+
+
+def _adapt_newcomers(strategy: SchemeStrategy, grid: Grid, stop: threading.Event) -> list[Report]:
+    """How clients that come after training do, after every round they adapt by."""
+    run, join = strategy.settings.run, strategy.settings.join
+    late = [one for one in strategy.roster.clients.values() if one.joins > run.rounds]
+    reports = []
+    for adapted in range(join.rounds + 1) if late else ():
+        messages = strategy.ask_scores(run.rounds, late, adapted)
+        strategy.aggregate_evaluate(run.rounds, _exchange(strategy, grid, messages, stop))
+        reports.append(strategy.report)
+    return reports
 
 
 def _train(strategy: SchemeStrategy, grid: Grid, round_: int, stop: threading.Event) -> Report:
@@ -176,7 +207,14 @@ def _event(settings: Settings, roster: Roster, round_: int, report: Report) -> E
         "bytes_down": report.bytes_down,
         "evaluated": len(report.scores),
         "metrics": _means(roster, report.scores),
+        **_newcomers(roster, report),
     }
+
+
+def _newcomers(roster: Roster, report: Report) -> Event:
+    """The same means over the clients that came late, once they are there."""
+    late = {c: scores for c, scores in report.scores.items() if roster.clients[c].joins}
+    return {"newcomers": _means(roster, late)} if late else {}
 
 
 def _add(event: Event, roster: Roster, report: Report) -> None:
@@ -186,6 +224,7 @@ def _add(event: Event, roster: Roster, report: Report) -> None:
     event["bytes_down"] += report.bytes_down
     event["evaluated"] = len(report.scores)
     event["metrics"] = _means(roster, report.scores)
+    event |= _newcomers(roster, report)
 
 
 def _means(roster: Roster, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -203,22 +242,24 @@ def _spread(values: Sequence[tuple[Client, float]]) -> dict[str, float]:
         return {}
     numbers = np.array([value for _, value in values])
     sizes = np.array([client.test_examples for client, _ in values])
-    return {
-        "mean": float(numbers.mean()),
-        "weighted": float(np.average(numbers, weights=sizes)),
-        "std": float(numbers.std()),
-        "p10": float(np.percentile(numbers, 10)),
-        "p90": float(np.percentile(numbers, 90)),
-        "min": float(numbers.min()),
-        "max": float(numbers.max()),
-    }
+    with np.errstate(over="ignore", invalid="ignore"):  # a loss may have exploded
+        return {
+            "mean": float(numbers.mean()),
+            "weighted": float(np.average(numbers, weights=sizes)),
+            "std": float(numbers.std()),
+            "p10": float(np.percentile(numbers, 10)),
+            "p90": float(np.percentile(numbers, 90)),
+            "min": float(numbers.min()),
+            "max": float(numbers.max()),
+        }
 
 
 def _rows(
     strategy: SchemeStrategy, scores: Mapping[str, Mapping[str, float]], states: Path
 ) -> list[dict[str, Any]]:
-    """The table of clients."""
+    """The table of clients; where some come late, with the round they came in."""
     rows = []
+    late = any(client.joins for client in strategy.roster.clients.values())
     for client in sorted(strategy.roster.clients.values(), key=lambda one: one.id):
         measured = scores.get(client.id, {})
         rows.append(
@@ -227,29 +268,30 @@ def _rows(
                 "node": client.place,
                 "train_examples": client.train_examples,
                 "test_examples": client.test_examples,
+                **({"joined": client.joins} if late else {}),
                 **{name: measured[name] for name in MEASURES if name in measured},
-                **_diagnostics(strategy, client.id, states),
+                **_diagnostics(strategy, client, states),
             }
         )
     return rows
 
 
-def _diagnostics(strategy: SchemeStrategy, client: str, states: Path) -> dict[str, float]:
+def _diagnostics(strategy: SchemeStrategy, client: Client, states: Path) -> dict[str, float]:
     """The scheme's own numbers about a client, from its state in a simulation's run folder.
 
     They are personal, so no message carries them: on a real device the state is not here.
     """
     scheme, config = strategy.settings.scheme, strategy.settings.scheme_config
-    if not scheme.stateful:
+    if not scheme.stateful or client.joins > strategy.settings.run.rounds:
         return {}
     shape = fingerprint(strategy.task.initial)
-    identity = Identity(scheme.name, scheme.version, shape, client)
+    identity = Identity(scheme.name, scheme.version, shape, client.id)
     try:
         state = DiskStore(states).load(identity, before=strategy.settings.run.rounds + 1)
     except BadFile:
         return {}
     if state is None:
-        personal = scheme.init_personal(config, strategy.task)
+        personal = scheme.init_personal(config, strategy.task, client.train_examples)
     else:
         personal = unflatten(scheme.personal, state.tensors)
     return scheme.diagnostics(personal, strategy.shared)
@@ -260,6 +302,7 @@ def _summary(
     engine: str,
     events: Sequence[Event],
     rows: Sequence[Mapping[str, Any]],
+    adaptation: Sequence[Report],
 ) -> dict[str, Any]:
     run = strategy.settings.run
     summary: dict[str, Any] = {
@@ -277,15 +320,30 @@ def _summary(
     gains = [_gain(row) for row in rows]
     summary["helped"] = sum(gain > 0 for gain in gains)
     summary["hurt"] = sum(gain < 0 for gain in gains)
-    for whose in ("shared", "personal"):
-        summary[whose] = {}
-        for what in ("accuracy", "loss"):
-            name = f"{whose}_{what}"
-            measured = [(strategy.roster.clients[r["client"]], r[name]) for r in rows if name in r]
-            if measured:
-                summary[whose][what] = _spread(measured)
+    summary |= _spreads(strategy.roster, rows)
+    late = [row for row in rows if row.get("joined")]
+    if late:
+        summary["newcomers"] = {
+            "clients": [row["client"] for row in late],
+            "joined": late[0]["joined"],
+            **_spreads(strategy.roster, late),
+            "others": _spreads(strategy.roster, [row for row in rows if not row["joined"]]),
+            "adaptation": [_means(strategy.roster, report.scores) for report in adaptation],
+        }
     summary["shared_sha256"] = sha256(strategy.shared)
     return summary
+
+
+def _spreads(roster: Roster, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """How the shared and the personal models do on clients' own test data."""
+    spreads: dict[str, Any] = {"shared": {}, "personal": {}}
+    for whose, found in spreads.items():
+        for what in ("accuracy", "loss"):
+            name = f"{whose}_{what}"
+            measured = [(roster.clients[row["client"]], row[name]) for row in rows if name in row]
+            if measured:
+                found[what] = _spread(measured)
+    return spreads
 
 
 def _gain(row: Mapping[str, Any]) -> float:

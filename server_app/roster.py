@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import WARNING
 from typing import cast
 
@@ -54,6 +54,8 @@ class Client:
         How much data it has.
     labels : tuple of int
         Examples of each label, where the user lets nodes tell.
+    joins : int
+        The round it appears in; 0 for a client that is there from the start.
     """
 
     id: str
@@ -62,6 +64,7 @@ class Client:
     train_examples: int
     test_examples: int
     labels: tuple[int, ...] = ()
+    joins: int = 0
 
 
 @dataclass
@@ -72,9 +75,18 @@ class Roster:
     nodes: set[int] = field(default_factory=set)
     facts: Facts | None = None
 
+    def present(self, round_: int) -> dict[str, Client]:
+        """The clients that are there in a round, in order of their ids."""
+        return {one: who for one, who in sorted(self.clients.items()) if who.joins <= round_}
+
+    def hold_back(self, count: int, until: int) -> None:
+        """Let the last clients appear in a later round."""
+        for one in sorted(self.clients)[len(self.clients) - count :]:
+            self.clients[one] = replace(self.clients[one], joins=until)
+
     def sample(self, count: int, seed: int, round_: int) -> list[Client]:
         """A round's clients: drawn from the sorted ids by the seed and the round alone."""
-        ids = sorted(self.clients)
+        ids = list(self.present(round_))
         if count and count < len(ids):
             chosen = generator(seed, "sample", round_).choice(len(ids), count, replace=False)
             ids = [ids[place] for place in sorted(chosen)]

@@ -19,7 +19,7 @@ import tomli_w
 
 from strategies.core.config import flatten
 from strategies.core.errors import BadInput
-from strategies.core.files import seal, unseal, write_atomically
+from strategies.core.files import put, seal, unseal, write_aside, write_atomically
 from strategies.core.trees import Tree
 from strategies.settings import Settings, parse
 
@@ -52,6 +52,11 @@ class RunFolder:
     def checkpoint(self) -> Path:
         """The server's state after the last round."""
         return self.path / "server" / "checkpoint.safetensors"
+
+    @property
+    def previous_checkpoint(self) -> Path:
+        """The one before, until this run knows that the last one is good."""
+        return self.checkpoint.with_name("checkpoint.previous.safetensors")
 
     def check_writable(self) -> None:
         """Say so where the folder could not be made, before any work is done for it."""
@@ -88,10 +93,20 @@ class RunFolder:
     def write_checkpoint(self, round_: int, scheme: str, server: Tree) -> None:
         """Remember the server's state after a round."""
         header = {"round": str(round_), "scheme": scheme}
-        write_atomically(self.checkpoint, seal(CHECKPOINT, header, server))
+        aside = write_aside(self.checkpoint, seal(CHECKPOINT, header, server))
+        if self.checkpoint.exists():
+            os.replace(self.checkpoint, self.previous_checkpoint)
+        put(aside, self.checkpoint)
+
+    def restore_checkpoint(self) -> None:
+        """Go back to the checkpoint before the last, if there is one."""
+        if self.previous_checkpoint.exists():
+            os.replace(self.previous_checkpoint, self.checkpoint)
 
     def read_checkpoint(self, scheme: str) -> tuple[int, Tree]:
         """The last finished round and the server's state after it."""
+        if not self.checkpoint.exists():  # a crash between two files: nothing is lost
+            self.restore_checkpoint()
         header, server = unseal(self.checkpoint, CHECKPOINT)
         if header["scheme"] != scheme:
             raise BadInput(f"{self.checkpoint} is of scheme {header['scheme']!r}, not {scheme!r}.")
@@ -168,7 +183,7 @@ def resumed(folder: RunFolder, changes: Mapping[str, object]) -> Settings:
     """
     if not (folder.path / "config.toml").exists():
         raise BadInput(f"--resume: {folder.path} holds no run (there is no config.toml in it).")
-    if not folder.checkpoint.exists():
+    if not folder.checkpoint.exists() and not folder.previous_checkpoint.exists():
         raise BadInput(f"--resume: {folder.path} holds no checkpoint; start the run again.")
     before = folder.read_config()
     after = parse(before.flat() | dict(changes))

@@ -1,14 +1,20 @@
 """The schemes. ``SCHEMES[name]`` is the only dispatch."""
 
 from strategies import (
+    afl,
     apfl,
+    centralized,
+    dfedu,
     ditto,
     fedalt,
     fedavg,
     fedprox,
     fedsim,
+    fedu,
     finetune,
     local,
+    minibatch,
+    mocha,
     perfedavg,
     pfedme,
     plsgd,
@@ -22,6 +28,8 @@ SCHEMES: dict[str, Scheme] = {
         fedavg,
         local,
         apfl,
+        fedu,
+        dfedu,
         fedsim,
         fedalt,
         plsgd,
@@ -31,5 +39,9 @@ SCHEMES: dict[str, Scheme] = {
         finetune,
         fedprox,
         scaffold,
+        afl,
+        mocha,
+        minibatch,
+        centralized,
     )
 }

@@ -13,6 +13,7 @@ s                     ``ditto.personal-steps``
 ====================  ==============================================
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ class Config:
         name="lambda",
         low=0.0,
         degenerate="0 is Local",
+        step=True,
     )
     personal_steps: int = key(0, "steps of the personal model; 0 = local-steps", low=0)
 
@@ -45,7 +47,7 @@ class Personal(NamedTuple):
     v: Tree
 
 
-def init_personal(config: Config, task: Task) -> Personal:
+def init_personal(config: Config, task: Task, examples: int) -> Personal:
     """v starts at the initial w."""
     return Personal(task.initial)
 
@@ -56,15 +58,25 @@ def draws(config: Config, steps: int) -> int:
 
 
 def local_update(work: Work[Config], payload: Model, personal: Personal) -> tuple[Model, Personal]:
-    """FedAvg's steps on w, and s steps on f(v) + (λ/2) ‖v − w^t‖²."""
-    config, task = work.config, work.task
+    """FedAvg's steps on w, and s steps on v."""
+    config = work.config
+    w = descend(work.task.loss, payload.w, work.local_batches, work.sgd)
+    own = work.batches[: config.personal_steps] if config.personal_steps else work.local_batches
+    return Model(w), Personal(pulled(work, personal.v, payload.w, own))
+
+
+def pulled(work: Work[Config], v: Tree, centre: Tree, batches: Sequence[Batch]) -> Tree:
+    """Steps on f(v) + (λ/2) ‖v − w^t‖²."""
 
     def objective(v: Tree, batch: Batch) -> Tensor:
-        return task.loss(v, batch) + config.strength * half_square(v, payload.w)
+        return work.task.loss(v, batch) + work.config.strength * half_square(v, centre)
 
-    w = descend(task.loss, payload.w, work.local_batches, work.sgd)
-    own = work.batches[: config.personal_steps] if config.personal_steps else work.local_batches
-    return Model(w), Personal(descend(objective, personal.v, own, work.sgd))
+    return descend(objective, v, batches, work.sgd)
+
+
+def newcomer(work: Work[Config], payload: Model, shared: Tree) -> Tree:
+    """v starts at the shared model and is held near it."""
+    return pulled(work, shared, shared, work.batches)
 
 
 def predictor(work: Work[Config], payload: Model, personal: Personal) -> Tree:
@@ -89,5 +101,6 @@ SCHEME = Scheme(
     init_personal=init_personal,
     local_update=local_update,
     predictor=predictor,
+    newcomer=newcomer,
     diagnostics=diagnostics,
 )

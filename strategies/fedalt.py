@@ -39,8 +39,7 @@ def local_update(work: Work[Config], payload: Model, personal: Personal) -> tupl
     config, loss = work.config, work.task.loss
     u, v = fedsim.start(work, payload, personal)
     own = work.batches[: config.personal_steps] if config.personal_steps else work.local_batches
-    slower = replace(work.sgd, lr=config.personal_lr or work.sgd.lr)
-    v = descend(lambda v, batch: loss(merge(Parts(u, v)), batch), v, own, slower)
+    v = fedsim.own_steps(work, Parts(u, v), own)
     u = descend(lambda u, batch: loss(merge(Parts(u, v)), batch), u, work.local_batches, work.sgd)
     return Model(u), Personal(v)
 

@@ -28,7 +28,9 @@ from strategies.fedavg import predictor
 class Config:
     """FedProx's keys."""
 
-    mu: float = key(0.1, "pull towards the received model", low=0.0, degenerate="0 is FedAvg")
+    mu: float = key(
+        0.1, "pull towards the received model", low=0.0, degenerate="0 is FedAvg", step=True
+    )
 
 
 def local_update(work: Work[Config], payload: Model, personal: Nothing) -> tuple[Model, Nothing]:

@@ -15,13 +15,14 @@ v_i                   ``personal.v``: the names ``personal.split`` chooses
 A local step is one joint gradient step on f(u, v), both parts from the same point.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from strategies.core.config import key
 from strategies.core.descent import descend
 from strategies.core.scheme import Model, Scheme, Work
-from strategies.core.task import Task
+from strategies.core.task import Batch, Task
 from strategies.core.trees import Tree, norm
 
 
@@ -29,7 +30,7 @@ from strategies.core.trees import Tree, norm
 class Config:
     """FedSim's keys."""
 
-    personal_lr: float = key(0.0, "step size of the personal part; 0 = lr", low=0.0)
+    personal_lr: float = key(0.0, "step size of the personal part; 0 = lr", low=0.0, step=True)
     stateless: bool = key(False, "start the personal part anew at every participation")
 
 
@@ -59,7 +60,7 @@ def merge(parts: Parts) -> Tree:
     return {**parts.u, **parts.v}
 
 
-def init_personal(config: object, task: Task) -> Personal:
+def init_personal(config: object, task: Task, examples: int) -> Personal:
     """v starts where everyone's does."""
     return Personal(split(task, task.initial).v)
 
@@ -92,6 +93,22 @@ def local_update(work: Work[Config], payload: Model, personal: Personal) -> tupl
     return Model(u), Personal(v)
 
 
+def own_steps(work: Work[Config], parts: Parts, batches: Sequence[Batch]) -> Tree:
+    """Steps on v with u fixed."""
+    return descend(
+        lambda v, batch: work.task.loss(merge(Parts(parts.u, v)), batch),
+        parts.v,
+        batches,
+        replace(work.sgd, lr=work.config.personal_lr or work.sgd.lr),
+    )
+
+
+def newcomer(work: Work[Config], payload: Model, shared: Tree) -> Tree:
+    """u stays as it is, and v takes its steps from where everyone's started."""
+    parts = split(work.task, shared)
+    return merge(Parts(parts.u, own_steps(work, parts, work.batches)))
+
+
 def predictor(work: Work[object], payload: Model, personal: Personal) -> Tree:
     """The shared part completed by the client's own."""
     return merge(Parts(payload.w, personal.v))
@@ -115,6 +132,7 @@ SCHEME = Scheme(
     init_server=init_server,
     local_update=local_update,
     predictor=predictor,
+    newcomer=newcomer,
     shared=shared,
     diagnostics=diagnostics,
 )

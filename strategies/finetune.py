@@ -1,6 +1,7 @@
 """Finetune: FedAvg, and before a client predicts, steps on its own data.
 
-The baseline every personalization method is compared with ("FedAvg + fine-tuning").
+The baseline every personalization method is compared with ("FedAvg + fine-tuning"). With
+``finetune.split`` only part of the model is tuned: "FT (part.)" of Pillutla et al. (2022).
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from strategies.core.descent import descend
 from strategies.core.scheme import Model, Scheme, Work
 from strategies.core.trees import Nothing, Tree
 from strategies.fedavg import local_update
+from strategies.fedsim import Parts, merge, split
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,9 @@ class Config:
     """Finetune's keys."""
 
     steps: int = key(10, "steps a client takes before it predicts", low=0, degenerate="0 is FedAvg")
+    split: str = key(
+        "full", "the parameters it tunes, as in personal.split", degenerate="'none' is FedAvg"
+    )
 
 
 def adapts(config: Config) -> int:
@@ -25,8 +30,24 @@ def adapts(config: Config) -> int:
 
 
 def predictor(work: Work[Config], payload: Model, personal: Nothing) -> Tree:
-    """The shared model after the client's own steps."""
-    return descend(work.task.loss, payload.w, work.batches, work.sgd)
+    """The shared model after the client's own steps on the part it tunes."""
+    return newcomer(work, payload, payload.w)
+
+
+def newcomer(work: Work[Config], payload: Model, shared: Tree) -> Tree:
+    """The same for a newcomer, who has nothing but the shared model."""
+    u, v = split(work.task, shared)
+    return merge(
+        Parts(
+            u,
+            descend(
+                lambda v, batch: work.task.loss(merge(Parts(u, v)), batch),
+                v,
+                work.batches,
+                work.sgd,
+            ),
+        )
+    )
 
 
 SCHEME = Scheme(
@@ -40,4 +61,5 @@ SCHEME = Scheme(
     local_update=local_update,
     adapts=adapts,
     predictor=predictor,
+    newcomer=newcomer,
 )

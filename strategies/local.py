@@ -5,6 +5,7 @@ server's model stays at the initial weights, which every device makes for itself
 from the seed, so not one weight crosses the wire.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from strategies.core.descent import descend
@@ -14,7 +15,7 @@ from strategies.core.task import Task
 from strategies.core.trees import Nothing, Tree, distance, norm
 
 
-def init_personal(config: NoKeys, task: Task) -> Personal:
+def init_personal(config: NoKeys, task: Task, examples: int) -> Personal:
     """Start where everyone starts."""
     return Personal(task.initial)
 
@@ -36,7 +37,7 @@ def shared(config: NoKeys, task: Task, payload: Nothing) -> Tree:
     return task.initial
 
 
-def nothing(config: NoKeys, server: Any) -> Nothing:
+def nothing(config: NoKeys, server: Any, clients: Sequence[str] = ()) -> Nothing:
     """What is sent, either way."""
     return Nothing()
 

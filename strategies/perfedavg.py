@@ -38,7 +38,7 @@ class Config:
     """Per-FedAvg's keys."""
 
     inner_lr: float = key(
-        0.01, "step a client adapts by", low=0.0, degenerate="0 is FedAvg with step lr"
+        0.01, "step a client adapts by", low=0.0, degenerate="0 is FedAvg with step lr", step=True
     )
     mode: str = key(
         "exact",
@@ -102,6 +102,11 @@ def predictor(work: Work[Config], payload: Model, personal: Nothing) -> Tree:
     return descend(work.task.loss, payload.w, work.batches, inner)
 
 
+def newcomer(work: Work[Config], payload: Model, shared: Tree) -> Tree:
+    """A newcomer adapts as everybody does, by as many steps as it is given."""
+    return predictor(work, payload, Nothing())
+
+
 SCHEME = Scheme(
     name="perfedavg",
     title="Personalized FedAvg by meta-learning",
@@ -113,4 +118,5 @@ SCHEME = Scheme(
     local_update=local_update,
     adapts=adapts,
     predictor=predictor,
+    newcomer=newcomer,
 )

@@ -18,14 +18,14 @@ Each local step draws a batch, takes K gradient steps on f(θ) + (λ/2) ‖θ �
 last θ, and moves w_i by −η λ (w_i − θ), the gradient of the envelope.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from strategies.core.config import key
-from strategies.core.descent import Sgd, descend
+from strategies.core.descent import descend
 from strategies.core.scheme import Model, Scheme, Work, step_to_mean
 from strategies.core.task import Batch, Task
 from strategies.core.trees import Tree, distance, half_square, norm
@@ -36,10 +36,15 @@ class Config:
     """pFedMe's keys."""
 
     strength: float = key(
-        15.0, "pull of the personal model towards w", name="lambda", low=0.0, open_low=True
+        15.0,
+        "pull of the personal model towards w",
+        name="lambda",
+        low=0.0,
+        open_low=True,
+        step=True,
     )
     inner_steps: int = key(5, "gradient steps on the personal model in a local step", low=1)
-    inner_lr: float = key(0.05, "their step size", low=0.0, open_low=True)
+    inner_lr: float = key(0.05, "their step size", low=0.0, open_low=True, step=True)
     beta: float = key(
         1.0, "how far the server moves to the mean", low=0.0, degenerate="1 takes the mean"
     )
@@ -52,7 +57,7 @@ class Personal(NamedTuple):
     begun: Tensor
 
 
-def init_personal(config: Config, task: Task) -> Personal:
+def init_personal(config: Config, task: Task, examples: int) -> Personal:
     """Nothing yet: the first round starts θ at the received w."""
     zeros = {name: torch.zeros_like(value) for name, value in task.initial.items()}
     return Personal(zeros, torch.zeros(()))
@@ -61,21 +66,34 @@ def init_personal(config: Config, task: Task) -> Personal:
 def local_update(work: Work[Config], payload: Model, personal: Personal) -> tuple[Model, Personal]:
     """θ follows the envelope's inner problem, w_i the envelope."""
     config, w = work.config, payload.w
-    inner = Sgd(config.inner_lr, work.sgd.clip, work.sgd.weight_decay, work.sgd.gradient)
     theta = {
         name: torch.where(personal.begun > 0, value, w[name])
         for name, value in personal.theta.items()
     }
     for batch in work.batches:
-        centre = w
-
-        def objective(theta: Tree, batch: Batch, centre: Tree = centre) -> Tensor:
-            return work.task.loss(theta, batch) + config.strength * half_square(theta, centre)
-
-        theta = descend(objective, theta, [batch] * config.inner_steps, inner)
+        theta = solved(work, theta, w, batch)
         step = work.sgd.lr * config.strength * batch.active
         w = {name: value - step * (value - theta[name]) for name, value in w.items()}
     return Model(w), Personal(theta, torch.ones_like(personal.begun))
+
+
+def solved(work: Work[Config], theta: Tree, centre: Tree, batch: Batch) -> Tree:
+    """K gradient steps on f(θ) + (λ/2) ‖θ − w_i‖²."""
+    config = work.config
+
+    def objective(theta: Tree, batch: Batch) -> Tensor:
+        return work.task.loss(theta, batch) + config.strength * half_square(theta, centre)
+
+    inner = replace(work.sgd, lr=config.inner_lr)
+    return descend(objective, theta, [batch] * config.inner_steps, inner)
+
+
+def newcomer(work: Work[Config], payload: Model, shared: Tree) -> Tree:
+    """θ follows the inner problem around the frozen w."""
+    theta = shared
+    for batch in work.batches:
+        theta = solved(work, theta, shared, batch)
+    return theta
 
 
 def predictor(work: Work[Config], payload: Model, personal: Personal) -> Tree:
@@ -102,6 +120,7 @@ SCHEME = Scheme(
     init_personal=init_personal,
     local_update=local_update,
     predictor=predictor,
+    newcomer=newcomer,
     aggregate=step_to_mean,
     diagnostics=diagnostics,
 )

@@ -19,6 +19,7 @@ c_i starts at 0, so what a client sends the first time, Δc_i, is its c_i; after
 server knows changes only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,7 +38,9 @@ from strategies.fedavg import predictor
 class Config:
     """SCAFFOLD's keys."""
 
-    server_lr: float = key(1.0, "step of the server along the mean change", low=0.0, open_low=True)
+    server_lr: float = key(
+        1.0, "step of the server along the mean change", low=0.0, open_low=True, step=True
+    )
 
 
 class Personal(NamedTuple):
@@ -58,7 +61,7 @@ def zeros(task: Task) -> Tree:
     return {name: torch.zeros_like(value) for name, value in task.initial.items()}
 
 
-def init_personal(config: Config, task: Task) -> Personal:
+def init_personal(config: Config, task: Task, examples: int) -> Personal:
     """c_i starts at 0."""
     return Personal(zeros(task))
 
@@ -83,14 +86,14 @@ def local_update(work: Work[Config], payload: Pair, personal: Personal) -> tuple
     return change, Personal(new)
 
 
-def downlink(config: Config, server: Pair) -> Pair:
+def downlink(config: Config, server: Pair, clients: Sequence[str] = ()) -> Pair:
     """x and c."""
     return server
 
 
 def aggregate(config: Config, server: Pair, uploads: Round) -> Pair:
     """x ← x + η_g mean Δy, c ← c + (|S| / N) mean Δc."""
-    share = uploads.clients / uploads.population
+    share = len(uploads.clients) / len(uploads.federation.members)
     mean = uploads.mean
     return Pair(
         {n: value + config.server_lr * mean.w[n] for n, value in server.w.items()},

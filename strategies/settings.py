@@ -5,6 +5,7 @@ The same keys come from the command line, a TOML file or Flower's run config, an
 ``config.toml`` says all there is to say.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,10 +14,11 @@ import torch
 
 from data import DATASETS, DataConfig
 from models import ModelConfig, PersonalConfig
-from strategies import SCHEMES
+from strategies import SCHEMES, afl
 from strategies.core.config import Key, Scalar, key, keys_of, read, refuse_unknown, write
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Scheme
+from strategies.core.server_optimizers import KINDS, ServerOptimizer, with_optimizer
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -31,11 +33,20 @@ class RunConfig:
     local_steps: int = key(10, "gradient steps a client takes in a round", low=0)
     local_epochs: int = key(0, "passes over its data instead of local-steps", low=0)
     batch_size: int = key(20, "examples in a step; 0 = all the client has", low=0)
-    lr: float = key(0.1, "local learning rate", low=0.0, open_low=True)
+    lr: float = key(0.1, "local learning rate", low=0.0, open_low=True, step=True)
     weights: str = key(
         "auto",
-        "a client's weight in the mean; auto = the scheme's own",
-        choices=("auto", "uniform", "examples"),
+        "a client's weight in the mean; auto = the scheme's own, agnostic = learned as in afl",
+        choices=("auto", "uniform", "examples", "agnostic"),
+    )
+    server_optimizer: str = key("mean", "how the server moves to the clients' mean", choices=KINDS)
+    server_lr: float = key(1.0, "its step size", low=0.0, open_low=True, step=True)
+    server_beta1: float = key(
+        0.9, "momentum, adam, yogi: how much of the past they keep", low=0.0, high=0.9999
+    )
+    server_beta2: float = key(0.99, "adam, yogi: the same for their squares", low=0.0, high=0.9999)
+    server_tau: float = key(
+        1e-3, "adam, yogi: what keeps their division from 0", low=0.0, open_low=True
     )
     grad_clip: float = key(0.0, "largest gradient norm; 0 = any", low=0.0)
     weight_decay: float = key(0.0, "pull of the weights towards 0; 0 = none", low=0.0)
@@ -55,6 +66,15 @@ class RunConfig:
     round_timeout: float = key(
         0.0, "seconds to wait for a round's replies; 0 = as long as it takes", low=0.0
     )
+    on_divergence: str = key(
+        "stop",
+        "when a client's training gives NaN or the loss explodes: stop the run, or go on without "
+        "those clients",
+        choices=("stop", "drop"),
+    )
+    diverged_at: float = key(
+        1000.0, "the loss has exploded at this many times its first value, or 1", low=1.0
+    )
     share_label_counts: bool = key(
         False, "let nodes tell how many examples of each label they hold"
     )
@@ -68,13 +88,26 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
+class JoinConfig:
+    """The keys under ``join``: clients that come late."""
+
+    clients: int = key(0, "how many clients, the last by id, come late", low=0)
+    round: int = key(
+        0, "the round they appear in; 0 = after training, adapting with the server frozen", low=0
+    )
+    rounds: int = key(5, "after training: rounds of local work they adapt by", low=0)
+
+
+@dataclass(frozen=True)
 class Settings:
     """A whole configuration.
 
     Parameters
     ----------
-    run, data, model, personal : RunConfig, DataConfig, ModelConfig, PersonalConfig
-        The keys without a prefix, and those under ``data``, ``model`` and ``personal``.
+    run, data, model, personal, join : RunConfig, DataConfig, ModelConfig, PersonalConfig, \
+            JoinConfig
+        The keys without a prefix, and those under ``data``, ``model``, ``personal`` and
+        ``join``.
     schemes : tuple
         Every scheme's own config, in the order of the registry.
     """
@@ -83,22 +116,38 @@ class Settings:
     data: DataConfig
     model: ModelConfig
     personal: PersonalConfig
+    join: JoinConfig
     schemes: tuple[Any, ...]
 
     @property
     def scheme(self) -> Scheme:
-        """The scheme the run trains with."""
-        return SCHEMES[self.run.scheme]
+        """The scheme the run trains with, its weights and its server's optimizer as told."""
+        run = self.run
+        rate = self.config_of("afl").lambda_lr if run.weights == "agnostic" else None
+        optimizer = ServerOptimizer(
+            run.server_optimizer, run.server_lr, run.server_beta1, run.server_beta2, run.server_tau
+        )
+        return _assembled(run.scheme, rate, optimizer)
 
     @property
     def scheme_config(self) -> Any:
         """That scheme's own config."""
-        return self.schemes[list(SCHEMES).index(self.run.scheme)]
+        return self.config_of(self.run.scheme)
+
+    def config_of(self, scheme: str) -> Any:
+        """A scheme's own config."""
+        return self.schemes[list(SCHEMES).index(scheme)]
+
+    @property
+    def split(self) -> str:
+        """Which parameters are personal: by the scheme's own key, where it has one."""
+        return str(getattr(self.scheme_config, "split", self.personal.split))
 
     @property
     def weights(self) -> str:
         """How uploads are weighted, with the scheme's own choice where the user made none."""
-        return self.scheme.weights if self.run.weights == "auto" else self.run.weights
+        told = self.run.weights
+        return self.scheme.weights if told in ("auto", "agnostic") else told
 
     @property
     def dtype(self) -> torch.dtype:
@@ -108,7 +157,7 @@ class Settings:
     def flat(self) -> dict[str, Scalar]:
         """Every key and its value."""
         flat = write(self.run) | write(self.data, "data") | write(self.model, "model")
-        flat |= write(self.personal, "personal")
+        flat |= write(self.personal, "personal") | write(self.join, "join")
         for name, config in zip(SCHEMES, self.schemes, strict=True):
             flat |= write(config, name)
         return flat
@@ -118,10 +167,18 @@ class Settings:
         return replace(self, run=replace(self.run, **changes))
 
 
+@functools.cache
+def _assembled(name: str, rate: float | None, optimizer: ServerOptimizer) -> Scheme:
+    scheme = SCHEMES[name]
+    if rate is not None:
+        scheme = afl.agnostic(scheme, lambda config: rate)
+    return with_optimizer(scheme, optimizer)
+
+
 def all_keys() -> list[Key]:
     """Every key there is."""
     keys = [*keys_of(RunConfig), *keys_of(DataConfig, "data"), *keys_of(ModelConfig, "model")]
-    keys += keys_of(PersonalConfig, "personal")
+    keys += [*keys_of(PersonalConfig, "personal"), *keys_of(JoinConfig, "join")]
     for name, scheme in SCHEMES.items():
         keys += keys_of(scheme.config, name)
     return keys
@@ -142,10 +199,41 @@ def parse(values: Mapping[str, object]) -> Settings:
         run = replace(run, local_steps=0)
     elif not run.local_steps:
         raise BadInput("local-steps and local-epochs are both 0: one of them must be positive.")
+    _check_averaging(run)
     return Settings(
         run=run,
         data=data,
         model=replace(model, name=model.name or DATASETS[data.name].model),
         personal=read(PersonalConfig, values, "personal"),
+        join=_checked_join(read(JoinConfig, values, "join"), run),
         schemes=tuple(read(s.config, values, name) for name, s in SCHEMES.items()),
     )
+
+
+def _check_averaging(run: RunConfig) -> None:
+    """Only what averages can average otherwise."""
+    scheme = SCHEMES[run.scheme]
+    if scheme.averages and not (run.weights == "agnostic" and run.scheme == "afl"):
+        return
+    averaging = ", ".join(name for name, one in SCHEMES.items() if one.averages)
+    if run.weights == "agnostic":
+        raise BadInput(
+            f"weights must not be 'agnostic' for {run.scheme}; it goes with the schemes that "
+            f"average and are not agnostic themselves: {averaging}."
+        )
+    if (run.server_optimizer, run.server_lr) != ("mean", 1.0) and not scheme.averages:
+        raise BadInput(
+            f"server-optimizer must be 'mean' and server-lr 1 for {run.scheme}, whose server does "
+            f"not average; others go with {averaging}."
+        )
+
+
+def _checked_join(join: JoinConfig, run: RunConfig) -> JoinConfig:
+    if join.clients and join.round > run.rounds:
+        raise BadInput(
+            f"join.round must be at most rounds, {run.rounds}, or 0 for after training, "
+            f"not {join.round}."
+        )
+    if join.clients and SCHEMES[run.scheme].pooled:
+        raise BadInput(f"join.clients must be 0 for {run.scheme}, not {join.clients}.")
+    return join

@@ -41,9 +41,13 @@ class Plan:
 
 
 class Draw(NamedTuple):
-    """The examples a cohort sees: positions in the data by client, step and place."""
+    """The examples a cohort sees, by client, step and place in the batch.
+
+    ``examples`` are positions in the data, ``own`` positions among the client's own.
+    """
 
     examples: Tensor
+    own: Tensor
     weight: Tensor
     active: Tensor
 
@@ -72,7 +76,7 @@ def draw(
         Of the weights.
     """
     tables = [
-        _table(own.numpy(), plan, generator(*seeds, client))
+        _table(len(own), plan, generator(*seeds, client))
         for client, own in zip(clients, train, strict=True)
     ]
     shape = (len(tables), max(len(t) for t in tables), max(t.shape[1] for t in tables))
@@ -81,32 +85,34 @@ def draw(
         row[: len(table), : table.shape[1]] = table
     real = torch.from_numpy(index >= 0)
     count = real.sum(dim=2)
-    # Padding repeats an example of the client's own: nobody's loss is computed on others' data.
-    own = torch.stack([indices[0] for indices in train]).reshape(-1, 1, 1)
+    # Padding repeats the client's first example: nobody's loss is computed on others' data.
+    own = torch.from_numpy(index).clamp(min=0)
     return Draw(
-        examples=torch.where(real, torch.from_numpy(index), own),
+        examples=torch.stack([mine[place] for mine, place in zip(train, own, strict=True)]),
+        own=own,
         weight=real.to(dtype) / count.clamp(min=1).unsqueeze(2).to(dtype),
         active=(count > 0).to(dtype),
     )
 
 
-def _table(own: NDArray[np.int64], plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
+def _table(count: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
     """A client's examples by step and place; places a short batch leaves empty are -1."""
-    size = min(plan.batch_size or len(own), len(own))
-    per_pass = math.ceil(len(own) / size)
+    size = min(plan.batch_size or count, count)
+    per_pass = math.ceil(count / size)
     steps = plan.draws(plan.steps or plan.epochs * per_pass)
-    if size == len(own):  # full batches: there is no order to choose
-        return np.broadcast_to(own, (steps, size))
+    if size == count:  # full batches: there is no order to choose
+        return np.broadcast_to(np.arange(count), (steps, size))
     passes = math.ceil(steps / per_pass)
     order = np.full((passes, per_pass * size), -1)
     for row in order:
-        row[: len(own)] = rng.permutation(own)
+        row[:count] = rng.permutation(count)
     return order.reshape(-1, size)[:steps]
 
 
 def gather(x: Tensor, y: Tensor, drawn: Draw) -> Batch:
     """The drawn examples themselves, with the axes client, step, place."""
-    return Batch(x[drawn.examples], y[drawn.examples], drawn.weight, drawn.active)
+    chosen = drawn.examples
+    return Batch(x[chosen], y[chosen], drawn.weight, drawn.active, drawn.own)
 
 
 def steps(batches: Batch) -> list[Batch]:

@@ -44,6 +44,8 @@ class Key:
         The words a text may be; empty for any text.
     degenerate : str
         The value at which the scheme turns into a simpler one, and which one.
+    step : bool
+        Whether too large a value makes training diverge.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Key:
     open_low: bool = False
     choices: tuple[str, ...] = ()
     degenerate: str = ""
+    step: bool = False
 
     @property
     def allowed(self) -> str:
@@ -111,6 +114,7 @@ def key(
     open_low: bool = False,
     choices: tuple[str, ...] = (),
     degenerate: str = "",
+    step: bool = False,
 ) -> Any:
     """Declare a config field; see :class:`Key` for the parameters.
 
@@ -123,6 +127,7 @@ def key(
         "open_low": open_low,
         "choices": choices,
         "degenerate": degenerate,
+        "step": step,
     }
     return dataclasses.field(default=default, metadata={"key": facts, "name": name})
 

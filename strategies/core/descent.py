@@ -1,6 +1,6 @@
 """The one training loop."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
@@ -120,6 +120,15 @@ def descend(
         if project is not None:
             params = project(params)
     return params
+
+
+def iterates(
+    loss: Callable[[P, S], Tensor], params: P, batches: Sequence[S], sgd: Sgd, **how: Any
+) -> Iterator[P]:
+    """The points :func:`descend` passes, one after each step, for outputs that average them."""
+    for batch in batches:
+        params = descend(loss, params, [batch], sgd, **how)
+        yield params
 
 
 def _any(point: Tree | tuple[Any, ...]) -> bool:

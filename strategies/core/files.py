@@ -59,8 +59,22 @@ def put(aside: Path, path: Path) -> None:
 def seal(kind: str, header: Mapping[str, str], tensors: Tree) -> bytes:
     """The content of a sealed file of a kind, such as ``bouquet-checkpoint-1``."""
     words = {"format": kind, **header}
-    whole = {name: value.contiguous() for name, value in tensors.items()}
+    whole = _apart(tensors)
     return bytes(save(whole, metadata=words | {"checksum": _checksum(words, whole)}))
+
+
+def _apart(tensors: Tree) -> Tree:
+    """Tensors that share no memory, as safetensors wants them; copied only where they do."""
+    apart: Tree = {}
+    seen: set[int] = set()
+    for name, value in tensors.items():
+        whole = value.contiguous()
+        memory = whole.untyped_storage()
+        if memory.nbytes() != whole.nbytes or memory.data_ptr() in seen:
+            whole = whole.clone()
+        seen.add(whole.untyped_storage().data_ptr())
+        apart[name] = whole
+    return apart
 
 
 def unseal(path: Path, kind: str) -> tuple[dict[str, str], Tree]:

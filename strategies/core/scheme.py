@@ -6,11 +6,11 @@ files or processes, and every function works on one client, so that a node can
 run it for many at once with ``torch.func.vmap``.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from strategies.core.descent import Sgd
+from strategies.core.descent import Sgd, descend
 from strategies.core.task import Batch, Task
 from strategies.core.trees import Nothing, Tree, mix
 
@@ -38,6 +38,11 @@ class Work(Generic[C]):
         The round's minibatches: as many as the scheme draws, else one a local step.
     steps : int
         Local steps; 0 where passes over the data are counted instead.
+    round : int
+        The round's number, from 1.
+    luck : float
+        A number from 0 to 1, drawn anew for every client and round, for schemes whose
+        clients do a random part of the work. Clients that train together have the same.
     """
 
     config: C
@@ -45,6 +50,8 @@ class Work(Generic[C]):
     sgd: Sgd
     batches: Sequence[Batch]
     steps: int = 0
+    round: int = 1
+    luck: float = 0.0
 
     @property
     def local_batches(self) -> Sequence[Batch]:
@@ -58,22 +65,75 @@ class Model(NamedTuple):
     w: Tree
 
 
-class Round(NamedTuple):
+@dataclass(frozen=True)
+class Member:
+    """A client as the server's half of a scheme knows it.
+
+    Parameters
+    ----------
+    examples : int
+        How many it trains on.
+    weight : float
+        Its weight in a mean, by the key ``weights``.
+    labels : tuple of int
+        Examples of each label, where the user lets clients tell; else empty.
+    """
+
+    examples: int
+    weight: float = 1.0
+    labels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who takes part, and the facts of the run the server's half may need.
+
+    Parameters
+    ----------
+    members : mapping of str to Member
+        The clients there are now.
+    model : str
+        The model's name.
+    lr : float
+        Local step size.
+    steps, epochs : int
+        Local steps, or passes over the data; the other is 0.
+    sampled : int
+        Clients in a round; 0 for all.
+    seed : int
+        Of the run.
+    """
+
+    members: Mapping[str, Member] = field(default_factory=dict)
+    model: str = ""
+    lr: float = 0.0
+    steps: int = 0
+    epochs: int = 0
+    sampled: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Round:
     """What the server knows of a round's valid uploads.
 
     Parameters
     ----------
     mean : record
-        Their weighted mean.
-    clients : int
-        How many there were.
-    population : int
-        How many clients there are.
+        Their weighted mean; the fields a scheme names in ``each`` have a row for every
+        one of ``clients`` instead.
+    clients : tuple of str
+        Whose they are, in order of the ids.
+    federation : Federation
+        Everyone, present in this round or not.
+    number : int
+        The round's number, from 1.
     """
 
     mean: Any
-    clients: int
-    population: int
+    clients: tuple[str, ...]
+    federation: Federation
+    number: int = 1
 
 
 def start_at_initial(config: Any, task: Task) -> Model:
@@ -81,8 +141,8 @@ def start_at_initial(config: Any, task: Task) -> Model:
     return Model(task.initial)
 
 
-def send_model(config: Any, server: Model) -> Model:
-    """Send the weights as they are."""
+def send_model(config: Any, server: Model, clients: Sequence[str]) -> Model:
+    """Send everyone the weights as they are."""
     return Model(server.w)
 
 
@@ -106,7 +166,7 @@ def received_model(config: Any, task: Task, payload: Model) -> Tree:
     return payload.w
 
 
-def keep_nothing(config: Any, task: Task) -> Nothing:
+def keep_nothing(config: Any, task: Task, examples: int) -> Nothing:
     """No personal state."""
     return Nothing()
 
@@ -119,6 +179,26 @@ def one_a_step(config: Any, steps: int) -> int:
 def no_adaptation(config: Any) -> int:
     """The predictor needs no data."""
     return 0
+
+
+def weigh_as_told(config: Any, server: Any, weights: Mapping[str, float]) -> Mapping[str, float]:
+    """The weights that the key ``weights`` gives."""
+    return weights
+
+
+def welcome_all(config: Any, server: Any, federation: Federation) -> Any:
+    """Newcomers change nothing at the server."""
+    return server
+
+
+def no_advice(config: Any, federation: Federation) -> str:
+    """Nothing to check or to warn of."""
+    return ""
+
+
+def tune(work: Work[Any], payload: Any, shared: Tree) -> Tree:
+    """A newcomer's model: the shared one after gradient steps on the newcomer's data."""
+    return descend(work.task.loss, shared, work.batches, work.sgd)
 
 
 def no_diagnostics(personal: Any, shared: Tree) -> dict[str, float]:
@@ -148,13 +228,33 @@ class Scheme:
         ``uniform`` or ``examples``: its paper's weights in the mean.
     personal, payload, upload, server : type
         The records it keeps, receives, sends, and holds at the server.
+    own, each : tuple of str
+        Fields of the payload that differ from client to client, and fields of the
+        upload that reach the server one by one instead of as a mean. Both then have
+        the client as their first axis.
+    alone : bool
+        Whether clients train one by one, because their states have unequal shapes.
+    pooled : bool
+        Whether there is one learner that has everybody's data. Simulations only.
+    exception : str
+        Why a client's own values may leave the device, for the schemes whose do.
     init_personal : callable
-        ``(config, task) -> personal`` of a client that never took part.
+        ``(config, task, examples) -> personal`` of a client that never took part.
     init_server, downlink, aggregate : callable
-        ``(config, task) -> server``, ``(config, server) -> payload`` and
+        ``(config, task) -> server``, ``(config, server, clients) -> payload`` and
         ``(config, server, round) -> server``.
+    welcome : callable
+        ``(config, server, federation) -> server``, when a run starts and when clients
+        join; once more with the same clients it must change nothing.
+    advise : callable
+        ``(config, federation) -> str``: refuses what cannot work, or returns a warning.
+    weigh : callable
+        ``(config, server, weights) -> weights``: the clients' weights in the next mean.
     upload_like : callable
         ``(config, server) -> upload``: the names and shapes an upload must have.
+    newcomer : callable
+        ``(work, payload, shared) -> Tree``: the model of a client that joins after
+        training and adapts to its data while the server is frozen.
     draws : callable
         ``(config, steps) -> int``: batches a client draws for its local steps.
     adapts : callable
@@ -180,10 +280,19 @@ class Scheme:
     payload: type = Model
     upload: type = Model
     server: type = Model
-    init_personal: Callable[[Any, Task], Any] = keep_nothing
+    own: tuple[str, ...] = ()
+    each: tuple[str, ...] = ()
+    alone: bool = False
+    pooled: bool = False
+    exception: str = ""
+    init_personal: Callable[[Any, Task, int], Any] = keep_nothing
     init_server: Callable[[Any, Task], Any] = start_at_initial
-    downlink: Callable[[Any, Any], Any] = send_model
+    downlink: Callable[[Any, Any, Sequence[str]], Any] = send_model
     aggregate: Callable[[Any, Any, Round], Any] = take_mean
+    welcome: Callable[[Any, Any, Federation], Any] = welcome_all
+    advise: Callable[[Any, Federation], str] = no_advice
+    weigh: Callable[[Any, Any, Mapping[str, float]], Mapping[str, float]] = weigh_as_told
+    newcomer: Callable[[Work[Any], Any, Tree], Tree] = tune
     upload_like: Callable[[Any, Any], Any] = like_model
     shared: Callable[[Any, Task, Any], Tree] = received_model
     draws: Callable[[Any, int], int] = one_a_step
@@ -194,3 +303,9 @@ class Scheme:
     def stateful(self) -> bool:
         """Whether a client keeps anything from round to round."""
         return self.personal is not Nothing
+
+    @property
+    def averages(self) -> bool:
+        """Whether the server's weights w come from a mean of the clients'."""
+        sides = (self.server, self.upload)
+        return all("w" in side._fields for side in sides) and "w" not in self.each  # type: ignore[attr-defined]

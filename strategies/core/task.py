@@ -25,12 +25,15 @@ class Batch(NamedTuple):
         Each example's weight in the batch's mean.
     active : Tensor
         1, or 0 for a step that only other clients take.
+    place : Tensor
+        Where the examples are among the client's own.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor
     active: Tensor
+    place: Tensor = torch.zeros((), dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -55,9 +58,17 @@ class Task:
     classes: int
     personal: frozenset[str] = frozenset()
 
+    def output(self, params: Tree, x: Tensor) -> Tensor:
+        """What the model says about each example."""
+        said: Tensor = functional_call(self.module, params, (x,))
+        return said
+
     def losses(self, params: Tree, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Each example's loss, and whether it was predicted right."""
-        output: Tensor = functional_call(self.module, params, (x,))
+        return self.judge(self.output(params, x), x, y)
+
+    def judge(self, output: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Each output's loss, and whether it is right."""
         if self.classes:
             return cross_entropy(output, y, reduction="none"), output.argmax(dim=1) == y
         gap = output - y

@@ -1,8 +1,8 @@
 """Trees of tensors: weights by parameter name, and the arithmetic schemes need.
 
-A *record* is a ``NamedTuple`` whose fields are trees or tensors, such as
-``Personal(v=..., alpha=...)``. Everything that is stored or sent is a record,
-and :func:`flatten` and :func:`unflatten` turn it into one tree and back.
+A *record* is a ``NamedTuple`` whose fields are tensors, trees or forests (a tree for
+each client), such as ``Personal(v=..., alpha=...)``. Everything that is stored or sent is
+a record, and :func:`flatten` and :func:`unflatten` turn it into one tree and back.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 Tree = dict[str, Tensor]
+Forest = dict[str, Tree]
 R = TypeVar("R", bound=tuple[Any, ...])
 
 
@@ -63,38 +64,69 @@ def size_in_bytes(tree: Tree) -> int:
 
 
 def flatten(record: tuple[Any, ...]) -> Tree:
-    """A record as one tree: the field ``v`` becomes ``v/<parameter>``, a tensor its name."""
+    """A record as one tree: the field ``v`` becomes ``v/<parameter>``, a tensor its name.
+
+    A forest's field becomes ``<field>/<client>/<parameter>``.
+    """
     flat: Tree = {}
-    for field, value in zip(_fields(type(record)), record, strict=True):
+
+    def put(place: str, value: Tensor | dict[str, Any]) -> None:
         if isinstance(value, Tensor):
-            flat[field] = value
+            flat[place] = value
         else:
-            flat |= {f"{field}/{name}": tensor for name, tensor in value.items()}
+            for name, part in value.items():
+                put(f"{place}/{name}", part)
+
+    for field, value in zip(_fields(type(record)), record, strict=True):
+        put(field, value)
     return flat
 
 
 def unflatten(record: type[R], flat: Tree) -> R:
     """The record that :func:`flatten` made the tree from."""
     hints = get_type_hints(record)
-    values: list[Tree | Tensor] = []
+    values: list[Tensor | Tree | Forest] = []
     for field in _fields(record):
         if hints[field] is Tensor:
             values.append(flat[field])
-        else:
-            start = f"{field}/"
-            # Sorted, because sums over a tree are taken in its order and a file has its own.
-            names = sorted(name for name in flat if name.startswith(start))
-            values.append({name.removeprefix(start): flat[name] for name in names})
+            continue
+        start = f"{field}/"
+        # Sorted, because sums over a tree are taken in its order and a file has its own.
+        names = sorted(name for name in flat if name.startswith(start))
+        tree = {name.removeprefix(start): flat[name] for name in names}
+        values.append(_planted(tree) if hints[field] == Forest else tree)
     return record(*values)
+
+
+def _planted(tree: Tree) -> Forest:
+    """A tree of ``<client>/<parameter>`` as a forest; parameters' names have no slash."""
+    forest: Forest = {}
+    for name, value in tree.items():
+        client, _, parameter = name.rpartition("/")
+        forest.setdefault(client, {})[parameter] = value
+    return forest
+
+
+def extended(record: type, **fields: Any) -> Any:
+    """A record type with more fields at its end, by name and type."""
+    hints = get_type_hints(record)
+    known = [(name, hints[name]) for name in _fields(record)]
+    return NamedTuple(record.__name__, [*known, *fields.items()])
+
+
+def rows(tree: Tree, order: Sequence[int]) -> Tree:
+    """Some clients' rows of stacked trees, in an order."""
+    return {name: value[list(order)] for name, value in tree.items()}
+
+
+def stack_trees(trees: Sequence[Tree]) -> Tree:
+    """Trees of several clients as one, with the client as the first axis."""
+    return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 
 def stack(records: Sequence[R]) -> R:
     """Records of several clients as one, with the client as the first axis."""
-    first = records[0]
-    flats = [flatten(record) for record in records]
-    return unflatten(
-        type(first), {name: torch.stack([f[name] for f in flats]) for name in flats[0]}
-    )
+    return unflatten(type(records[0]), stack_trees([flatten(record) for record in records]))
 
 
 def pick(record: R, index: int) -> R:

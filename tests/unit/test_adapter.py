@@ -75,7 +75,8 @@ def answer(
 ) -> Message:
     """A good reply to a train message, but for what the arguments change."""
     asked = note_of(message)
-    known = {"round": asked["round"], "clients": asked["clients"], "failed": [], "reasons": []}
+    known = {"round": asked["round"], "clients": asked["clients"]}
+    known |= {"failed": [], "reasons": [], "diverged": []}
     value = VALUES[message.metadata.dst_node_id]
     numbers = {
         "weight": sum(asked["weights"]),

@@ -95,7 +95,7 @@ def test_pfedme_takes_the_step_derived_by_hand() -> None:
     """
     config = pfedme.Config(strength=1.0, inner_steps=2, inner_lr=0.1)
     work = scalar_work(config, steps=1, lr=0.5, curvature=2.0, optimum=1.0)
-    personal = pfedme.init_personal(config, work.task)
+    personal = pfedme.init_personal(config, work.task, 1)
     upload, personal = pfedme.local_update(work, Model(number(3.0)), personal)
     assert personal.theta["w"].item() == pytest.approx(2.32, abs=1e-15)
     assert upload.w["w"].item() == pytest.approx(2.66, abs=1e-15)

@@ -190,8 +190,10 @@ def values_of(one: Key) -> st.SearchStrategy[object]:
     return st.booleans() if one.kind is bool else st.text(min_size=1)
 
 
+# These go together or with some schemes only, which has tests of its own.
+PARTICULAR = ("local-epochs", "weights", "server-optimizer", "server-lr", "join.clients")
 any_keys = st.fixed_dictionaries(
-    {}, optional={one.name: values_of(one) for one in all_keys() if one.name != "local-epochs"}
+    {}, optional={one.name: values_of(one) for one in all_keys() if one.name not in PARTICULAR}
 )
 
 

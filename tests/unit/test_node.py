@@ -1,6 +1,7 @@
 """A node at work: what its clients upload, keep, and what happens when one of them fails."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,29 +40,30 @@ WEIGHTS = [5.0, 1.0, 2.0, 3.0, 4.0]
 
 def configured(scheme: str = "apfl", **keys: object) -> Settings:
     changes = {name.replace("_", "-"): value for name, value in keys.items()}
-    return parse(KEYS | {"scheme": scheme} | changes)
+    needs = {"model.name": "linear"} if scheme == "mocha" else {}
+    return parse(KEYS | {"scheme": scheme} | needs | changes)
 
 
 def host(settings: Settings, store: Store, clients: list[str] = ALL) -> Node:
     return Node(settings, problem(settings), tuple(clients), store)
 
 
-def payload(node: Node, shift: float = 0.0) -> Tree:
+def payload(node: Node, shift: float = 0.0, clients: Sequence[str] = ALL) -> Tree:
     """What the server sends: the initial weights, moved by a little where asked."""
     scheme, config = node.settings.scheme, node.settings.scheme_config
-    sent = flatten(scheme.downlink(config, scheme.init_server(config, node.problem.task)))
-    return {name: value + shift for name, value in sent.items()}
+    sent = scheme.downlink(config, scheme.init_server(config, node.problem.task), clients)
+    return {name: value + shift for name, value in flatten(sent).items()}
 
 
 def train(node: Node, clients: list[str], round_: int = 1, evaluate: bool = False) -> Result:
     weights = [WEIGHTS[ALL.index(client)] if client in ALL else 1.0 for client in clients]
-    return node.train(round_, clients, weights, payload(node), evaluate)
+    return node.train(round_, clients, weights, payload(node, clients=clients), evaluate)
 
 
 def own_state(node: Node, client: str, round_: int, value: float) -> PersonalState:
     """A client's state with one value everywhere."""
     scheme, task = node.settings.scheme, node.problem.task
-    initial = flatten(scheme.init_personal(node.settings.scheme_config, task))
+    initial = flatten(scheme.init_personal(node.settings.scheme_config, task, 1))
     identity = Identity(scheme.name, scheme.version, fingerprint(task.initial), client)
     tensors = {name: torch.full_like(tensor, value) for name, tensor in initial.items()}
     return PersonalState(identity, round_, tensors)
@@ -80,10 +82,7 @@ def assert_near(one: Tree, other: Tree, tolerance: float = 1e-12) -> None:
 def test_a_nodes_upload_is_the_weighted_mean_of_what_each_client_uploads_alone(scheme: str) -> None:
     node = host(configured(scheme), MemoryStore())
     together = train(node, ALL)
-    alone = [
-        host(node.settings, MemoryStore()).train(1, [client], [1.0], payload(node), False).mean
-        for client in ALL
-    ]
+    alone = [train(host(node.settings, MemoryStore()), [client]).mean for client in ALL]
     expected = {
         name: sum(w * one[name] for w, one in zip(WEIGHTS, alone, strict=True)) / sum(WEIGHTS)
         for name in alone[0]
@@ -231,7 +230,8 @@ def test_both_models_are_judged_on_each_clients_own_test_data() -> None:
     for place, client in enumerate(ALL):
         personal = node.store.load(own_state(node, client, 1, 0.0).identity, before=2)
         assert personal is not None
-        v = {name.removeprefix("v/"): t for name, t in personal.tensors.items() if name != "alpha"}
+        kept = personal.tensors
+        v = {name.removeprefix("v/"): t for name, t in kept.items() if name.startswith("v/")}
         own = mix(v, shared, personal.tensors["alpha"])
         assert measured(result, "shared", place) == by_hand(node, task, shared, client)
         assert measured(result, "personal", place) == by_hand(node, task, own, client)
@@ -279,7 +279,7 @@ def test_a_predictor_stays_in_its_folder_whatever_the_client_is_called(tmp_path:
     data = replace(loaded.data, clients={odd: loaded.data.clients["000"]})
     node = Node(settings, replace(loaded, data=data), (odd,), MemoryStore())
     folder = tmp_path / "predictors"
-    result = node.evaluate(1, [odd], payload(node), folder)
+    result = node.evaluate(1, [odd], payload(node, clients=[odd]), folder)
     assert result.clients == [odd]
     assert {path.parent for path in tmp_path.rglob("*.safetensors")} == {folder}
 
@@ -321,9 +321,10 @@ def test_what_cannot_be_batched_runs_client_by_client() -> None:
     own = [loaded.data.clients[client].train for client in ALL]
     drawn = draw(ALL, own, Plan(3, 0, 8), (0, "train", 1), settings.dtype)
     batches = gather(loaded.data.x, loaded.data.y, drawn)
-    states = stack([scheme.init_personal(config, loaded.task)] * len(ALL))
+    states = stack([scheme.init_personal(config, loaded.task, 1)] * len(ALL))
     node = host(settings, MemoryStore())
-    given = (node._work(), scheme.downlink(config, scheme.init_server(config, loaded.task)), states)
+    sent = scheme.downlink(config, scheme.init_server(config, loaded.task), ())
+    given = (node._work(1, ALL), sent, states)
     with pytest.raises(RuntimeError):
         cohort.update(odd, *given, batches, "vmap")
     fallen_back = cohort.update(odd, *given, batches, "auto")

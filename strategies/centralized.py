@@ -1,0 +1,34 @@
+"""Centralized: one learner that has everybody's data, the reference from above.
+
+Not federated at all: a simulation pools the clients' training data and trains on it as one
+client would. Every client is then judged on its own test data as ever.
+"""
+
+from dataclasses import replace
+
+from strategies import fedavg
+from strategies.core.errors import BadInput
+from strategies.core.scheme import Federation, NoKeys
+
+
+def advise(config: NoKeys, federation: Federation) -> str:
+    """There are no clients to sample."""
+    if federation.sampled:
+        raise BadInput(
+            "clients-per-round must be 0 for centralized, which has everybody's data in one "
+            f"place, not {federation.sampled}."
+        )
+    return ""
+
+
+SCHEME = replace(
+    fedavg.SCHEME,
+    name="centralized",
+    title="Training on all data in one place",
+    paper="baseline: no federation",
+    shares="everything: the clients' data themselves",
+    keeps="nothing",
+    pooled=True,
+    exception="the data are in one place by definition; simulations only",
+    advise=advise,
+)

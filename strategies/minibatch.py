@@ -1,0 +1,55 @@
+"""Minibatch SGD: every client's gradient on a large batch, one step for all.
+
+The baseline local steps must beat (Woodworth et al. 2020, *Minibatch vs local SGD for
+heterogeneous distributed learning*): each round the clients take the gradient at the shared
+weights on all the batches of the round, and the server makes one step with their mean.
+
+====================  ==================================================
+paper                 here
+====================  ==================================================
+x_t                   ``payload.w``
+M K                   the clients of a round, times its local steps
+γ                     ``sgd.lr``
+====================  ==================================================
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from strategies.core.descent import descend
+from strategies.core.scheme import Model, NoKeys, Scheme, Work
+from strategies.core.task import Batch
+from strategies.core.trees import Nothing, Tree
+from strategies.fedavg import predictor
+
+
+class Large(NamedTuple):
+    """All the batches of a round as one."""
+
+    batches: list[Batch]
+    active: Tensor
+
+
+def local_update(work: Work[NoKeys], payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
+    """One step on the mean loss of the round's batches."""
+    active = torch.stack([batch.active for batch in work.batches])
+
+    def objective(w: Tree, large: Large) -> Tensor:
+        losses = torch.stack([work.task.loss(w, batch) for batch in large.batches])
+        return losses @ active / active.sum()
+
+    large = Large(list(work.batches), torch.ones_like(active[0]))
+    return Model(descend(objective, payload.w, [large], work.sgd)), personal
+
+
+SCHEME = Scheme(
+    name="minibatch",
+    title="Minibatch SGD",
+    paper="baseline: Woodworth et al. 2020",
+    shares="w_i, the weights after one step on all its batches",
+    keeps="nothing",
+    local_update=local_update,
+    predictor=predictor,
+)

@@ -1,0 +1,119 @@
+"""AFL, and agnostic APFL, against algebra."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from strategies import afl
+from strategies.core.errors import BadInput
+from tests.conftest import Array, Quadratics, Run
+from tests.unit.algebra import EXACT, clients, descended, drive
+
+Start = Callable[..., Run]
+
+
+def losses(problem: Quadratics, w: Array) -> Array:
+    return np.array([0.5 * (w - c) @ a @ (w - c) for a, c in clients(problem)])
+
+
+def projected(point: Array) -> Array:
+    return afl.projected(torch.tensor(point)).numpy()
+
+
+@given(st.lists(st.floats(-3, 3), min_size=1, max_size=6))
+def test_the_projection_is_the_nearest_point_of_the_simplex(values: list[float]) -> None:
+    """p = Π(z) exactly when p is on the simplex and ⟨z − p, q − p⟩ ≤ 0 for every corner q."""
+    point = np.array(values)
+    nearest = projected(point)
+    assert nearest.min() >= 0
+    assert nearest.sum() == pytest.approx(1.0, abs=1e-12)
+    for corner in np.eye(len(point)):
+        assert (point - nearest) @ (corner - nearest) <= 1e-12
+
+
+def test_a_projection_derived_by_hand() -> None:
+    """(0.9, 0.4, −0.2): taking 0.15 off the first two leaves (0.75, 0.25) and clips the third."""
+    np.testing.assert_allclose(projected(np.array([0.9, 0.4, -0.2])), [0.75, 0.25, 0.0], atol=1e-15)
+
+
+def test_it_follows_the_recursion_of_its_paper(start: Start, quadratics: Quadratics) -> None:
+    """A round averages with the λ it began with; λ then climbs the losses at the received w."""
+    keys = {"afl": {"lambda_lr": 0.2}}
+    run = start(scheme="afl", rounds=5, local_steps=3, lr=0.3, **keys, **quadratics.keys)
+    w, mixture = quadratics.init, np.ones(3) / 3
+    for _ in range(5):
+        ends = np.array([descended(w, a, c, 0.3, 3) for a, c in clients(quadratics)])
+        slope = losses(quadratics, w)
+        w = mixture @ ends
+        mixture = projected(mixture + 0.2 * slope)
+    np.testing.assert_allclose(run.shared(), w, atol=EXACT, rtol=0)
+    found = [run.server()[f"mixture/00{k}"] for k in range(3)]
+    np.testing.assert_allclose(found, mixture, atol=EXACT, rtol=0)
+
+
+def test_clients_that_sit_out_keep_their_weight_but_for_the_projection(
+    start: Start, quadratics: Quadratics
+) -> None:
+    """The sampled one's slope counts N / K = 3 times, the others' not at all."""
+    run = start(
+        scheme="afl", rounds=1, clients_per_round=1, afl={"lambda_lr": 0.1}, **quadratics.keys
+    )
+    (sampled,) = (int(client) for client in run.events[0]["clients"])
+    point = np.ones(3) / 3
+    point[sampled] += 0.1 * 3 * losses(quadratics, quadratics.init)[sampled]
+    found = [run.server()[f"mixture/00{k}"] for k in range(3)]
+    np.testing.assert_allclose(found, projected(point), atol=EXACT, rtol=0)
+
+
+def test_with_frozen_uniform_weights_it_is_fedavg(start: Start) -> None:
+    keys: dict[str, Any] = {"rounds": 3, "clients_per_round": 3, "data": {"clients": 5}}
+    frozen = start(scheme="afl", afl={"lambda_lr": 0.0}, **keys)
+    plain = start(scheme="fedavg", weights="uniform", **keys)
+    assert frozen.summary["shared"]["accuracy"] == plain.summary["shared"]["accuracy"]
+    assert frozen.summary["shared"]["loss"]["mean"] == pytest.approx(
+        plain.summary["shared"]["loss"]["mean"], abs=1e-6
+    )
+
+
+def test_it_lowers_the_worst_loss(quadratics: Quadratics) -> None:
+    """With one exact local step it goes to the minimax point, which a direct solve finds."""
+    config = afl.Config(lambda_lr=0.01)
+    server, _ = drive(afl.SCHEME, config, quadratics, rounds=3000, steps=1, lr=0.02)
+    best = minimize(
+        lambda z: z[3],
+        [*quadratics.init, losses(quadratics, quadratics.init).max()],
+        constraints={"type": "ineq", "fun": lambda z: z[3] - losses(quadratics, z[:3])},
+    )
+    assert losses(quadratics, server.w["w"].numpy()).max() == pytest.approx(best.x[3], rel=2e-2)
+
+
+def test_agnostic_apfl_weighs_its_shared_half_as_afl_does(
+    start: Start, quadratics: Quadratics
+) -> None:
+    """Its w is AFL's bit for bit; v and α are moved by nothing else than before."""
+    keys: dict[str, Any] = {"rounds": 4, "afl": {"lambda_lr": 0.3}, **quadratics.keys}
+    both = start(scheme="apfl", weights="agnostic", **keys)
+    assert both.sha == start(scheme="afl", **keys).sha
+    assert both.sha != start(scheme="apfl", rounds=4, **quadratics.keys).sha
+    assert "v/w" in both.personal("000")
+
+
+def test_only_what_averages_can_be_agnostic(start: Start) -> None:
+    for scheme in ("local", "fedu", "afl"):
+        with pytest.raises(BadInput, match=f"weights must not be 'agnostic' for {scheme}"):
+            start(scheme=scheme, weights="agnostic")
+
+
+def test_newcomers_get_a_due_share_of_the_weights(start: Start, quadratics: Quadratics) -> None:
+    run = start(
+        scheme="afl", rounds=2, join={"clients": 1, "round": 2}, afl={"lambda_lr": 0.0},
+        **quadratics.keys,
+    )  # fmt: skip
+    found = [float(run.server()[f"mixture/00{k}"]) for k in range(3)]
+    assert found == pytest.approx([1 / 3] * 3)

@@ -129,8 +129,10 @@ def schemes(
         raise BadInput(f"scheme must be one of {', '.join(SCHEMES)}, not {name!r}.")
     for scheme in SCHEMES.values() if name is None else [SCHEMES[name]]:
         out.print(f"[bold]{scheme.name}[/bold]  {scheme.title}", highlight=False)
-        for what in ("paper", "shares", "keeps", "weights"):
-            out.print(f"  {what:<8}{getattr(scheme, what)}", highlight=False, soft_wrap=True)
+        for what in ("paper", "shares", "keeps", "exception", "weights"):
+            said = getattr(scheme, what)
+            if said:
+                out.print(f"  {what:<11}{said}", highlight=False, soft_wrap=True)
         if name is not None:
             _print_keys(list(keys_of(scheme.config, scheme.name)))
 

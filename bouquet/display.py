@@ -109,7 +109,30 @@ def show(runs: Sequence[Finished]) -> None:
         " clients whose personal model does better, worse than the shared one."
     )
     for run in runs:
+        if "newcomers" in run.summary:
+            out.print(newcomers(run.summary), highlight=False, soft_wrap=True)
+    for run in runs:
         out.print(f"{run.summary['scheme']}: {run.folder}", highlight=False, soft_wrap=True)
+
+
+def newcomers(summary: dict[str, Any]) -> str:
+    """How the clients that came late do, beside the others."""
+    late = summary["newcomers"]
+    what = "accuracy" if "accuracy" in late["shared"] else "loss"
+    count = f"{len(late['clients'])} newcomer{'s' * (len(late['clients']) != 1)}"
+    shared, personal = (_number(late[whose][what]["mean"]) for whose in ("shared", "personal"))
+    others = _number(late["others"]["personal"][what]["mean"])
+    if not late["adaptation"]:
+        return (
+            f"{summary['scheme']}: {count} from round {late['joined']}: shared {what} {shared}, "
+            f"personal {personal}; the others' personal {others}"
+        )
+    steps = " ".join(_number(entry[f"personal_{what}"]) for entry in late["adaptation"])
+    last = len(late["adaptation"]) - 1
+    return (
+        f"{summary['scheme']}: {count} after training: shared {what} {shared}, personal after 0 "
+        f"to {last} rounds {steps}; the others' personal {others}"
+    )
 
 
 def _number(value: float) -> str:

@@ -83,6 +83,7 @@ def _diverged(
 
 def _step_sizes(settings: Settings) -> list[str]:
     """The keys whose values may be too large, and these values."""
-    keys = [*keys_of(RunConfig), *keys_of(settings.scheme.config, settings.run.scheme)]
     flat = settings.flat()
+    run = [one for one in keys_of(RunConfig) if one.name == "lr" or flat[one.name] != one.default]
+    keys = [*run, *keys_of(settings.scheme.config, settings.run.scheme)]
     return [f"{one.name} ({flat[one.name]})" for one in keys if one.step and flat[one.name]]

@@ -54,7 +54,7 @@ def flower_step(
         assert new is not None
         kept = dict(zip(names, sgd.momentum_vector or [], strict=False))
         return new, _record(kept), ArrayRecord()
-    kind: type[Adam] | type[Yogi] = {"adam": Adam, "yogi": Yogi}[how.kind]
+    kind = Adam if how.kind == "adam" else Yogi
     optimizer = kind(eta=how.lr, beta_1=how.beta1, beta_2=how.beta2, tau=how.tau)
     optimizer.mean = mean
     optimizer.current_arrays = {name: array.numpy() for name, array in w.items()}

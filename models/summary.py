@@ -32,7 +32,9 @@ class Share:
 def layers(config: ModelConfig, shape: Shape, classes: int) -> list[Layer]:
     """A model's layers that learn, from input to output."""
     module = _built(config, shape, classes, None)
-    own = [Layer(name, "vector", p.numel()) for name, p in module.named_parameters(recurse=False)]
+    own = [
+        Layer(name, "Parameter", p.numel()) for name, p in module.named_parameters(recurse=False)
+    ]
     inner = [
         Layer(name, type(child).__name__, sum(p.numel() for p in child.parameters()))
         for name, child in module.named_children()

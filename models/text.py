@@ -68,7 +68,7 @@ class Transformer(nn.Module):
 class Block(nn.Module):
     """Causal attention, then two layers at every position, each added to what came in.
 
-    Each normalizes what it reads, not the sum, so that plain SGD needs no warm-up.
+    Each normalizes what it reads, not the sum: plain SGD gets further this way.
     """
 
     def __init__(self, width: int, heads: int) -> None:

@@ -101,7 +101,7 @@ WRONG_KEYS = [
     ("ruonds", "3", f"Unknown key ruonds: did you mean rounds? Valid keys are {EVERY_KEY}."),
     ("apfl.beta", "3", "Unknown key apfl.beta: did you mean "),
     ("model.name", "resnet", f"model.name must be one of {listed(MODELS)}, not 'resnet'."),
-    ("model.name", "vector", "model.name must be one of 'cnn', 'linear', 'mlp'"),
+    ("model.name", "vector", "model.name must be one of 'char-lstm', 'cnn', 'linear', 'mlp'"),
     ("data.name", "mnits", f"data.name must be one of {listed(DATASETS)}, not 'mnits'."),
     ("data.name", "quadratic", "data.path must name the JSON file"),
     ("rounds", "many", "rounds must be a whole number of at least 1, not 'many'."),

@@ -31,7 +31,7 @@ from models.vision import torchvision
 from strategies import fedsim
 from strategies.core.errors import BadInput
 from strategies.core.task import Batch, Task
-from strategies.settings import parse
+from strategies.settings import Settings, parse
 from tests.conftest import Run
 
 Start = Callable[..., Run]
@@ -436,9 +436,37 @@ ROUND: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ["linear", "mlp", "cnn"])
-def test_images_train_a_round_in_one_computation_or_one_by_one(start: Start, name: str) -> None:
-    assert_alike(start, name, SPLITS[name][-3])
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("linear", "additive-head"),
+        ("mlp", "adapter"),
+        ("mlp", "split-input"),
+        ("cnn", "adapter"),
+        ("cnn", "split-input"),
+        ("cnn", "additive-head"),
+    ],
+)
+def test_images_train_a_round_in_one_computation_or_one_by_one(
+    start: Start, name: str, split: str
+) -> None:
+    assert_alike(start, name, split)
+
+
+@pytest.mark.parametrize("split", ["input", "output", "adapter", "split-input", "additive-head"])
+def test_only_personal_names_move_where_only_they_are_trained(start: Start, split: str) -> None:
+    keys = ROUND | {"lr": 1e-30, "model": SMALL, "personal": {"split": split}}
+    run = start(fedalt={"personal_lr": 0.1}, **keys)
+    task = problem(settings_of("mlp", split)).task
+    for name, value in run.server().items():
+        # The mean of equal weights is equal up to float rounding.
+        assert abs(value - task.initial[name.removeprefix("w/")].numpy()).max() < 1e-15
+    kept = run.personal("000")
+    assert {name.removeprefix("v/") for name in kept} == task.personal
+    assert all(
+        (value != task.initial[name.removeprefix("v/")].numpy()).any()
+        for name, value in kept.items()
+    )
 
 
 @pytest.mark.parametrize("split", ["adapter", "output"])
@@ -463,15 +491,16 @@ def test_the_resnet_trains_a_round(start: Start) -> None:
     assert run.summary["personal"]["loss"]["mean"] > 0
 
 
+def settings_of(name: str, split: str) -> Settings:
+    keys = {"data.clients": 3, "dtype": "float64", "personal.split": split, "model.name": name}
+    return parse(keys | {f"model.{key}": value for key, value in SMALL.items()})
+
+
 def assert_alike(start: Start, name: str, split: str) -> None:
     """Both ways end alike; only personal names are kept, and they have moved."""
     keys = ROUND | {"model": SMALL | {"name": name}, "personal": {"split": split}}
     together, alone = (start(cohort=how, **keys) for how in ("vmap", "loop"))
-    settings = parse(
-        {"data.clients": 3, "dtype": "float64", "personal.split": split, "model.name": name}
-        | {f"model.{key}": value for key, value in SMALL.items()}
-    )
-    task = problem(settings).task
+    task = problem(settings_of(name, split)).task
     for client in ("000", "001", "002"):
         kept, other = together.personal(client), alone.personal(client)
         assert {key.removeprefix("v/") for key in kept} == task.personal

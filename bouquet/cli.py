@@ -138,24 +138,83 @@ def schemes(
 
 
 @app.command()
-def models() -> None:
-    """The models there are, and the keys under [bold]model[/bold].
+def models(
+    name: Annotated[
+        str | None, typer.Argument(help="Show one model: its layers, and what splits keep.")
+    ] = None,
+    shape: Annotated[
+        str, typer.Option(help="An example's shape; empty for the model's own.", metavar="1x28x28")
+    ] = "",
+    classes: Annotated[
+        int, typer.Option(help="How many classes; 0 for the model's own.", min=0)
+    ] = 0,
+    config: ConfigOption = None,
+    keys: KeysOption = None,
+) -> None:
+    """The models there are, and the keys under [bold]model[/bold] and [bold]personal[/bold].
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
-      bouquet simulate -c model.name=mlp -c model.hidden=100
+      bouquet models
+
+      bouquet models resnet18 --shape 1x28x28 --classes 62
+
+      bouquet models transformer -c model.blocks=2 -c personal.bottleneck=8
     """
     from rich.table import Table
 
     from bouquet.display import out
-    from models import MODELS, ModelConfig
+    from models import MODELS, ModelConfig, PersonalConfig
     from strategies.core.config import keys_of
 
+    if name is not None:
+        _show_model(name, shape, classes, _values(config, keys, None))
+        return
     table = Table("model", "what it is", header_style="bold")
     for model in MODELS.values():
         table.add_row(model.name, model.doc)
     out.print(table)
-    _print_keys(list(keys_of(ModelConfig, "model")))
+    _print_keys([*keys_of(ModelConfig, "model"), *keys_of(PersonalConfig, "personal")])
+
+
+def _show_model(name: str, shape: str, classes: int, values: dict[str, object]) -> None:
+    """A model's layers, and how much of it is personal with each split."""
+    from rich.table import Table
+
+    from bouquet.display import out
+    from models import MODELS
+    from models.summary import layers, shares
+    from strategies.core.errors import BadInput
+    from strategies.settings import parse
+
+    settings = parse(values | {"model.name": name})
+    known = MODELS.get(name)
+    try:
+        sizes = tuple(int(size) for size in shape.split("x")) if shape else ()
+    except ValueError:
+        raise BadInput(f"--shape must be whole numbers such as 1x28x28, not {shape!r}.") from None
+    if min(sizes, default=1) < 1:
+        raise BadInput(f"--shape must be sizes of at least 1, not {shape!r}.")
+    if known is None and ":" in name and not (sizes and classes):
+        raise BadInput(f"The model {name!r} is yours: say --shape and --classes.")
+    sizes = sizes or (known.shape if known else ())
+    classes = classes or (known.classes if known else 0)
+    extra = [settings.personal.split] if "personal.split" in values else []
+    rows = shares(settings.model, settings.personal, sizes, classes, extra)
+    out.print(
+        f"[bold]{name}[/bold]  {known.doc if known else 'your own'}\n"
+        f"for examples of {' x '.join(map(str, sizes))} and {classes} classes",
+        highlight=False,
+    )
+    table = Table("layer", "what it is", "parameters", header_style="bold")
+    for one in layers(settings.model, sizes, classes):
+        table.add_row(one.name, one.kind, f"{one.size:,}")
+    out.print(table)
+    table = Table("personal.split", "personal", "shared", "share personal", header_style="bold")
+    for row in rows:
+        part = row.personal / max(1, row.personal + row.shared)
+        table.add_row(row.split, f"{row.personal:,}", f"{row.shared:,}", f"{part:.2%}")
+    out.print(table)
 
 
 @data_app.command("list")

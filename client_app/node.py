@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from torch import Tensor
 from client_app import cohort
 from client_app.stores import Store
 from data import DataConfig, FederatedData, load
-from models import build, personal_names
+from models import build, layout_of, personal_names, refuse_inputs, refuse_output
 from strategies.core.batches import Plan, draw, gather
 from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
@@ -59,13 +59,16 @@ def make_task(
     settings: Settings, input_shape: tuple[int, ...], classes: int, init: Tensor | None
 ) -> Task:
     """The task on data of a given shape; ``init`` replaces the model's own start."""
-    module = build(settings.model, input_shape, classes, settings.run.seed, settings.dtype)
+    personal = replace(settings.personal, split=settings.split)
+    module = build(
+        settings.model, input_shape, classes, settings.run.seed, settings.dtype, personal
+    )
     initial = {name: value.detach() for name, value in module.named_parameters()}
     if init is not None:
         initial = {name: init.to(settings.dtype) for name in initial}
-    personal = personal_names(list(initial), settings.split)
+    names = personal_names(list(initial), personal.split, layout_of(module).splits)
     # On meta, the module is the structure without a second copy of the weights.
-    return Task(module.to("meta"), initial, classes, personal)
+    return Task(module.to("meta"), initial, classes, names)
 
 
 def problem(settings: Settings) -> Problem:
@@ -91,8 +94,25 @@ def _stamp(path: str) -> tuple[int, int]:
 @functools.lru_cache(maxsize=64)
 def _problem(settings: Settings, stamp: tuple[int, int], thread: int) -> Problem:
     data = _data(settings.data, settings.run.seed, settings.dtype, stamp)
-    shape = tuple(data.x.shape[1:])
-    return Problem(data, make_task(settings, shape, data.classes, data.init))
+    if data.classes:
+        refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
+    task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init)
+    if ":" in settings.model.name:
+        _try(settings.model.name, task, data)
+    return Problem(data, task)
+
+
+def _try(model: str, task: Task, data: FederatedData) -> None:
+    """Ask a user's own model about two examples, to say early and clearly what is wrong."""
+    x, y = data.x[:2], data.y[:2]
+    try:
+        with torch.no_grad():
+            output = task.output(task.initial, x)
+    except Exception as error:  # whatever the user's code raises
+        raise BadInput(
+            f"model.name {model!r} fails on examples of shape {tuple(x.shape[1:])}: {error}"
+        ) from error
+    refuse_output(model, output, y, data.classes)
 
 
 @functools.lru_cache(maxsize=1)

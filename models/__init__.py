@@ -1,6 +1,20 @@
 """The models clients train, and which of their parameters are personal."""
 
-from models.splits import PersonalConfig, personal_names
-from models.zoo import MODELS, ModelConfig, ModelInfo, build
+from models.config import Layout, ModelConfig
+from models.own import refuse_output
+from models.splits import PersonalConfig, layout_of, offers, personal_names
+from models.zoo import MODELS, ModelInfo, build, refuse_inputs
 
-__all__ = ["MODELS", "ModelConfig", "ModelInfo", "PersonalConfig", "build", "personal_names"]
+__all__ = [
+    "MODELS",
+    "Layout",
+    "ModelConfig",
+    "ModelInfo",
+    "PersonalConfig",
+    "build",
+    "layout_of",
+    "offers",
+    "personal_names",
+    "refuse_inputs",
+    "refuse_output",
+]

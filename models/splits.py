@@ -1,11 +1,22 @@
 """Which parameters are personal: a split is a choice among their names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from torch import nn
+
+from models.adapters import add_adapters, add_head, split_input
+from models.config import Layout
 from strategies.core.config import key
 from strategies.core.errors import BadInput
+
+# The splits that add parts of their own to a model, and what those are called.
+ADDED = {
+    "adapter": "*.adapter.*",
+    "split-input": "*.personal.*",
+    "additive-head": "*.personal.* *.mix",
+}
 
 
 @dataclass(frozen=True)
@@ -14,11 +25,67 @@ class PersonalConfig:
 
     split: str = key(
         "output",
-        "personal parameters: output, input (last, first layer), full, none, or a pattern of names",
+        "personal parameters: input, output, adapter, split-input, additive-head (see "
+        "`bouquet models NAME`), full, none, or a pattern of names",
+    )
+    bottleneck: int = key(16, "adapter: numbers a linear layer's adapter goes through", low=1)
+    inputs: float = key(
+        0.5,
+        "split-input: share of the inputs, the last ones, that are read by the personal half",
+        low=0,
+        high=0.99,
+        open_low=True,
     )
 
 
-def personal_names(names: Sequence[str], split: str) -> frozenset[str]:
+def layout_of(module: nn.Module) -> Layout:
+    """Where a model's splits are; a model that does not say has a first and a last layer."""
+    found = getattr(module, "layout", None)
+    return found if isinstance(found, Layout) else Layout(output="")
+
+
+def offers(module: nn.Module) -> list[str]:
+    """The names of the splits a model has."""
+    layout = layout_of(module)
+    added = {
+        "adapter": layout.adapters,
+        "split-input": layout.split_input,
+        "additive-head": layout.output,
+    }
+    own = [name for name in layout.splits if name not in ("input", "output")]
+    return ["input", "output", *(name for name in added if added[name]), *own, "full", "none"]
+
+
+def add_parts(module: nn.Module, model: str, personal: PersonalConfig) -> None:
+    """Add what a split needs to a model without it.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Changed in place; most splits leave it as it is.
+    model : str
+        Its name.
+    personal : PersonalConfig
+        Which split, and its sizes.
+    """
+    layout = layout_of(module)
+    if personal.split in ADDED and personal.split not in offers(module):
+        raise BadInput(
+            f"personal.split must be one of {', '.join(map(repr, offers(module)))} or a pattern "
+            f"for the model {model!r}, not {personal.split!r}."
+        )
+    match personal.split:
+        case "adapter":
+            add_adapters(module, layout, personal.bottleneck)
+        case "split-input":
+            split_input(module, layout, personal.inputs)
+        case "additive-head":
+            add_head(module, layout)
+
+
+def personal_names(
+    names: Sequence[str], split: str, named: Mapping[str, str] | None = None
+) -> frozenset[str]:
     """The personal ones among a model's parameters.
 
     Parameters
@@ -26,22 +93,34 @@ def personal_names(names: Sequence[str], split: str) -> frozenset[str]:
     names : sequence of str
         All parameters, from input to output.
     split : str
-        ``output`` or ``input`` for the last or first layer, ``full`` or ``none`` for all or
-        none, or patterns such as ``conv1.* output.*``.
+        ``full`` or ``none`` for all or none, a split's name, or patterns such as
+        ``conv1.* output.*``.
+    named : mapping of str to str, optional
+        The patterns of splits the model names itself; without one, ``input`` and ``output``
+        are the first and the last layer.
     """
-    layers = {"input": names[0], "output": names[-1]}
     if split == "none":
         return frozenset()
     if split == "full":
         return frozenset(names)
-    if split in layers:
-        layer, _, _ = layers[split].rpartition(".")
-        return frozenset(name for name in names if name.rpartition(".")[0] == layer)
-    patterns = split.split()
+    layers = {"input": _beside(names, names[0]), "output": _beside(names, names[-1])}
+    patterns = {**layers, **ADDED, **(named or {})}.get(split, split).split()
     found = frozenset(n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns))
     if not found:
         raise BadInput(
-            "personal.split must be 'input', 'output', 'full', 'none' or a pattern that matches "
-            f"one of {', '.join(names)}, not {split!r}."
+            "personal.split must be 'full', 'none', a split's name (see bouquet models NAME) or a "
+            f"pattern that matches one of {_listed(names)}, not {split!r}."
         )
     return found
+
+
+def _beside(names: Sequence[str], one: str) -> str:
+    """The parameters of the same layer."""
+    layer, _, _ = one.rpartition(".")
+    return " ".join(name for name in names if name.rpartition(".")[0] == layer)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The names, or the first and last of many."""
+    shown = names if len(names) <= 12 else [*names[:6], "...", *names[-4:]]
+    return ", ".join(shown)

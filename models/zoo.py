@@ -4,28 +4,20 @@ All run under ``torch.func.functional_call`` and ``vmap``: no batch norm, nothin
 The last layer is called ``output``, whatever comes before it.
 """
 
-import math
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from strategies.core.config import key
+from models.config import ModelConfig, Shape
+from models.images import cnn, resnet18
+from models.own import build_own
+from models.simple import linear, mlp, vector
+from models.splits import PersonalConfig, add_parts
+from models.text import char_lstm, transformer
 from strategies.core.errors import BadInput
 from strategies.core.seeding import generator
-
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The keys under ``model``."""
-
-    name: str = key("", "the model; empty for the data set's own, see `bouquet models`")
-    hidden: int = key(200, "mlp: units of each hidden layer", low=1)
-    layers: int = key(2, "mlp: hidden layers", low=1)
 
 
 @dataclass(frozen=True)
@@ -40,18 +32,27 @@ class ModelInfo:
         What it is, in one line.
     builder : callable
         From a config, an example's shape and the number of classes to a module.
-    classifies : bool
-        Whether it tells classes apart, rather than solves a quadratic problem.
+    shape, classes : tuple of int, int
+        Of the examples ``bouquet models`` shows it for: those of its paper.
+    problem : str
+        What it is for: ``classification``, ``text`` or ``a quadratic problem``.
     """
 
     name: str
     doc: str
     builder: Callable[[ModelConfig, Shape, int], nn.Module]
-    classifies: bool = True
+    shape: Shape
+    classes: int
+    problem: str = "classification"
 
 
 def build(
-    config: ModelConfig, input_shape: Shape, classes: int, seed: int, dtype: torch.dtype
+    config: ModelConfig,
+    input_shape: Shape,
+    classes: int,
+    seed: int,
+    dtype: torch.dtype,
+    personal: PersonalConfig | None = None,
 ) -> nn.Module:
     """A model with initial weights that depend on the arguments alone.
 
@@ -67,104 +68,95 @@ def build(
         Of the initial weights; torch's own generator is left as it was.
     dtype : torch.dtype
         Of the weights, which are the same numbers in every dtype up to rounding.
+    personal : PersonalConfig, optional
+        The split, which may add parts to the model; the rest starts the same with them.
     """
-    fitting = [info.name for info in MODELS.values() if info.classifies == (classes > 0)]
-    if config.name not in MODELS:
-        raise BadInput(f"model.name must be one of {_listed(list(MODELS))}, not {config.name!r}.")
-    if config.name not in fitting:
-        problem = "classification" if classes else "a quadratic problem"
-        raise BadInput(
-            f"model.name must be one of {_listed(fitting)} for {problem}, not {config.name!r}."
-        )
+    _refuse_unfit(config.name, [info.name for info in _fitting(bool(classes))], bool(classes))
     with torch.random.fork_rng(devices=[]):
-        # The CPU's generator and no other: torch.manual_seed would seed the GPUs' as well.
-        torch.default_generator.manual_seed(int(generator(seed, "model").integers(2**63)))
-        return MODELS[config.name].builder(config, input_shape, classes).to(dtype)
+        _seed(seed, "model")
+        if ":" in config.name:
+            module = build_own(config.name, input_shape, classes)
+        else:
+            module = MODELS[config.name].builder(config, input_shape, classes)
+        if personal is not None:
+            _seed(seed, "personal")
+            add_parts(module, config.name, personal)
+        return module.to(dtype)
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(repr(name) for name in names)
+def refuse_inputs(config: ModelConfig, *, tokens: bool) -> None:
+    """Refuse a model for numbers where the data set has tokens, and the other way round."""
+    info = MODELS.get(config.name)
+    if info is None or (info.problem == "text") == tokens:
+        return
+    problem = "text" if tokens else "classification"
+    fitting = [one.name for one in MODELS.values() if one.problem == problem]
+    raise BadInput(_sentence(fitting, f" for {problem}", config.name))
 
 
-class Vector(nn.Module):
-    """A point w, the same for every example: the unknown of a quadratic problem."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The point, once for every example."""
-        return self.w.expand(len(x), -1)
+def _fitting(classifies: bool) -> list[ModelInfo]:
+    return [i for i in MODELS.values() if (i.problem != "a quadratic problem") == classifies]
 
 
-def vector(config: ModelConfig, input_shape: Shape, classes: int) -> nn.Module:
-    """One parameter ``w``, at zero until the caller says where the problem starts."""
-    return Vector(input_shape[-1])
+def _refuse_unfit(name: str, fitting: list[str], classifies: bool) -> None:
+    if name in fitting or (":" in name and classifies):
+        return
+    if name not in MODELS and ":" not in name:
+        raise BadInput(_sentence(list(MODELS), "", name))
+    problem = "classification" if classifies else "a quadratic problem"
+    raise BadInput(_sentence(fitting, f" for {problem}", name))
 
 
-def linear(config: ModelConfig, input_shape: Shape, classes: int) -> nn.Module:
-    """Multinomial logistic regression."""
-    return _chain(flatten=nn.Flatten(), output=nn.Linear(math.prod(input_shape), classes))
+def _sentence(names: list[str], problem: str, name: str) -> str:
+    listed = ", ".join(repr(one) for one in names)
+    return f"model.name must be one of {listed}{problem}, not {name!r}."
 
 
-def mlp(config: ModelConfig, input_shape: Shape, classes: int) -> nn.Module:
-    """Fully connected layers with ReLU between them."""
-    layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
-    width = math.prod(input_shape)
-    for number in range(1, config.layers + 1):
-        layers[f"hidden{number}"] = nn.Linear(width, config.hidden)
-        layers[f"relu{number}"] = nn.ReLU()
-        width = config.hidden
-    return _chain(**layers, output=nn.Linear(width, classes))
+def _seed(seed: int, purpose: str) -> None:
+    # The CPU's generator and no other: torch.manual_seed would seed the GPUs' as well.
+    torch.default_generator.manual_seed(int(generator(seed, purpose).integers(2**63)))
 
 
-def cnn(config: ModelConfig, input_shape: Shape, classes: int) -> nn.Module:
-    """Two 5x5 convolutions with pooling and a hidden layer, as in McMahan et al. (FedAvg)."""
-    channels, height, width = _image(input_shape)
-    return _chain(
-        image=nn.Unflatten(1, (1, height, width)) if len(input_shape) == 1 else nn.Identity(),
-        conv1=nn.Conv2d(channels, 32, kernel_size=5, padding=2),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(32, 64, kernel_size=5, padding=2),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-        hidden=nn.Linear(64 * (height // 4) * (width // 4), 512),
-        relu3=nn.ReLU(),
-        output=nn.Linear(512, classes),
-    )
-
-
-def _image(input_shape: Shape) -> tuple[int, int, int]:
-    """Channels, height and width of an example; a flat one is a square of one channel."""
-    shape = input_shape
-    if len(shape) == 1:
-        side = math.isqrt(shape[0])
-        shape = (shape[0] // side**2, side, side)
-    # Each pooling halves the sides, and half of one pixel is none.
-    if len(shape) != 3 or math.prod(shape) != math.prod(input_shape) or min(shape[1:]) < 4:
-        raise BadInput(
-            "model.name must not be 'cnn' for examples of shape "
-            f"{' x '.join(map(str, input_shape))}: it needs channels x height x width, or a flat "
-            "square image, with sides of at least 4."
-        )
-    return shape[0], shape[1], shape[2]
-
-
-def _chain(**layers: nn.Module) -> nn.Sequential:
-    return nn.Sequential(OrderedDict(layers))
-
+MNIST = (1, 28, 28)
 
 MODELS: dict[str, ModelInfo] = {
     entry.name: entry
     for entry in (
-        ModelInfo("cnn", "two 5x5 convolutions (32, 64) with pooling, then 512 units", cnn),
-        ModelInfo("linear", "multinomial logistic regression", linear),
-        ModelInfo("mlp", "model.layers hidden layers of model.hidden units, ReLU", mlp),
         ModelInfo(
-            "vector", "one vector w, the unknown of a quadratic problem", vector, classifies=False
+            "char-lstm",
+            "model.layers LSTM layers of model.width, characters embedded in 8 numbers",
+            char_lstm,
+            (80,),
+            86,
+            problem="text",
+        ),
+        ModelInfo(
+            "cnn", "two 5x5 convolutions (32, 64) with pooling, then 512 units", cnn, MNIST, 10
+        ),
+        ModelInfo("linear", "multinomial logistic regression", linear, (784,), 10),
+        ModelInfo("mlp", "model.layers hidden layers of model.hidden units, ReLU", mlp, (784,), 10),
+        ModelInfo(
+            "resnet18",
+            "ResNet-18 with group norm; a 3x3 first convolution for small images",
+            resnet18,
+            MNIST,
+            62,
+        ),
+        ModelInfo(
+            "transformer",
+            "causal: model.blocks blocks, model.heads heads, model.width numbers a position",
+            transformer,
+            (20,),
+            10_000,
+            problem="text",
+        ),
+        ModelInfo(
+            "vector",
+            "one vector w, the unknown of a quadratic problem",
+            vector,
+            (3, 3),
+            0,
+            problem="a quadratic problem",
         ),
     )
 }

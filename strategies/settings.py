@@ -140,8 +140,9 @@ class Settings:
 
     @property
     def split(self) -> str:
-        """Which parameters are personal: by the scheme's own key, where it has one."""
-        return str(getattr(self.scheme_config, "split", self.personal.split))
+        """Which parameters are personal; a model that is not split has no personal parts."""
+        divided = self.personal.split if self.scheme.splits else "none"
+        return str(getattr(self.scheme_config, "split", divided))
 
     @property
     def weights(self) -> str:

@@ -234,6 +234,8 @@ class Scheme:
         the client as their first axis.
     alone : bool
         Whether clients train one by one, because their states have unequal shapes.
+    splits : bool
+        Whether the key ``personal.split`` divides its model.
     pooled : bool
         Whether there is one learner that has everybody's data. Simulations only.
     exception : str
@@ -283,6 +285,7 @@ class Scheme:
     own: tuple[str, ...] = ()
     each: tuple[str, ...] = ()
     alone: bool = False
+    splits: bool = False
     pooled: bool = False
     exception: str = ""
     init_personal: Callable[[Any, Task, int], Any] = keep_nothing

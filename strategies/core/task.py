@@ -68,7 +68,9 @@ class Task:
         return self.judge(self.output(params, x), x, y)
 
     def judge(self, output: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Each output's loss, and whether it is right."""
+        """Each output's loss, and whether it is right (of a text: at which share of places)."""
+        if self.classes and y.ndim == 2:
+            return _text(output, y)
         if self.classes:
             return cross_entropy(output, y, reduction="none"), output.argmax(dim=1) == y
         gap = output - y
@@ -84,3 +86,14 @@ class Task:
         """Mean loss and accuracy on the examples that are no padding."""
         losses, right = self.losses(params, x, y)
         return losses @ real / real.sum(), right.to(real.dtype) @ real / real.sum()
+
+
+def _text(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and accuracy of each text, as means over its positions.
+
+    Positions with the target -100, which torch's cross entropy knows as none, do not count.
+    """
+    losses = cross_entropy(output.transpose(1, 2), y, reduction="none")
+    count = (y != -100).sum(dim=1).clamp(min=1)
+    right = (output.argmax(dim=2) == y).sum(dim=1)
+    return losses.sum(dim=1) / count, right.to(losses.dtype) / count

@@ -101,7 +101,7 @@ WRONG_KEYS = [
     ("ruonds", "3", f"Unknown key ruonds: did you mean rounds? Valid keys are {EVERY_KEY}."),
     ("apfl.beta", "3", "Unknown key apfl.beta: did you mean "),
     ("model.name", "resnet", f"model.name must be one of {listed(MODELS)}, not 'resnet'."),
-    ("model.name", "vector", "model.name must be one of 'cnn', 'linear', 'mlp'"),
+    ("model.name", "vector", "model.name must be one of 'char-lstm', 'cnn', 'linear', 'mlp'"),
     ("data.name", "mnits", f"data.name must be one of {listed(DATASETS)}, not 'mnits'."),
     ("data.name", "quadratic", "data.path must name the JSON file"),
     ("rounds", "many", "rounds must be a whole number of at least 1, not 'many'."),
@@ -440,7 +440,50 @@ def test_the_models_are_listed_with_their_keys(bouquet: Bouquet) -> None:
     assert outcome.code == 0
     named = {row[0] for row in cells(outcome.out)}
     assert named >= MODELS.keys()
-    assert named >= {one.name for one in all_keys() if one.name.startswith("model.")}
+    assert named >= {one.name for one in all_keys() if one.name.startswith(("model.", "personal."))}
+
+
+def test_a_model_is_shown_with_its_layers_and_what_each_split_keeps(bouquet: Bouquet) -> None:
+    outcome = bouquet(
+        *("models", "mlp", "--shape", "2x3", "--classes", "4", "-c", "model.hidden=5"),
+        *("-c", "personal.split=*.bias", "-c", "personal.bottleneck=1"),
+    )
+    assert outcome.code == 0
+    assert "for examples of 2 x 3 and 4 classes" in outcome.out
+    rows = {row[0]: row[1:] for row in cells(outcome.out)}
+    assert rows["hidden1"] == ["Linear", "35"]
+    assert rows["input"] == ["35", "54", "39.33%"]
+    assert rows["adapter"] == ["32", "89", "26.45%"]
+    assert rows["full"] == ["89", "0", "100.00%"]
+    assert rows["*.bias"] == ["14", "75", "15.73%"]
+
+
+def test_a_model_is_shown_for_the_examples_of_its_paper(bouquet: Bouquet) -> None:
+    outcome = bouquet("models", "transformer")
+    assert outcome.code == 0
+    assert "for examples of 20 and 10000 classes" in outcome.out
+    rows = {row[0]: row[1:] for row in cells(outcome.out)}
+    assert rows["adapter"] == ["67,712", "5,724,672", "1.17%"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["resnet"], "model.name must be one of 'char-lstm', 'cnn', "),
+        (["mlp", "--shape", "2y3"], "--shape must be whole numbers such as 1x28x28, not '2y3'."),
+        (["mlp", "--shape", "0x3"], "--shape must be sizes of at least 1, not '0x3'."),
+        (["cnn", "--shape", "2x2"], "model.name must not be 'cnn' for examples of shape 2 x 2"),
+        (["mine:Net"], "The model 'mine:Net' is yours: say --shape and --classes."),
+        (["linear", "-c", "personal.split=adapter"], "personal.split must be one of 'input', "),
+    ],
+)
+def test_a_model_that_cannot_be_shown_is_refused(
+    bouquet: Bouquet, words: list[str], sentence: str
+) -> None:
+    outcome = bouquet("models", *words)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"bouquet: {sentence}")
+    assert outcome.err.count("\n") == 1
 
 
 def test_the_data_sets_are_listed_with_their_keys(bouquet: Bouquet) -> None:

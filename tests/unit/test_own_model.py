@@ -1,0 +1,145 @@
+"""Models by import path, and the example in docs/models.md."""
+
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_app.node import problem
+from models import ModelConfig, PersonalConfig
+from models.summary import shares
+from strategies.core.errors import BadInput
+from strategies.settings import parse
+from tests.conftest import Run
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"
+Write = Callable[[str], None]
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Write the file a model's path names."""
+
+    def write(code: str) -> None:
+        (tmp_path / "mynets.py").write_text(textwrap.dedent(code))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.delitem(sys.modules, "mynets", raising=False)
+
+    return write
+
+
+def blocks(language: str) -> list[str]:
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", DOCUMENT.read_text(), re.M | re.S)
+    return [text for kind, text in fences if kind == language]
+
+
+def commands() -> list[list[str]]:
+    lines = [line for block in blocks("") for line in block.splitlines()]
+    return [shlex.split(line.removeprefix("PYTHONPATH=. ")) for line in lines]
+
+
+def test_the_documented_model_trains_as_documented(
+    module: Write, start: Callable[..., Run]
+) -> None:
+    (code,) = blocks("python")
+    module(code)
+    (words,) = [words for words in commands() if words[1] == "simulate"]
+    keys = dict(word.split("=", 1) for word in words if "=" in word)
+    assert keys["model.name"] == "mynets:Net"
+    small = {"rounds": 1, "local-steps": 1, "data.clients": 3, "store": "disk"}
+    run = start(settings=parse(keys | small))
+    kept = {name.removeprefix("v/") for name in run.personal("000")}
+    assert kept == {"first.weight", "first.bias", "last.weight", "last.bias"}
+
+
+def test_the_documented_model_has_every_split(module: Write) -> None:
+    (code,) = blocks("python")
+    module(code)
+    rows = shares(ModelConfig("mynets:Net"), PersonalConfig(), (64,), 10, [])
+    personal = {row.split: row.personal for row in rows}
+    assert personal == {
+        "input": 65 * 32,
+        "output": 330,
+        "adapter": 2 * (33 * 16 + 17 * 32),
+        "split-input": 33 * 16,
+        "additive-head": 331,
+        "ends": 65 * 32 + 330,
+        "full": sum(row.shared for row in rows if row.split == "none"),
+        "none": 0,
+    }
+
+
+NET = "from torch import nn\n\ndef Net(input_shape, classes):\n    "
+
+
+@pytest.mark.parametrize(
+    ("code", "path", "sentence"),
+    [
+        ("", "nowhere.nets:Net", "cannot be imported: No module named 'nowhere'"),
+        ("", "mynets:Net", "cannot be imported: module 'mynets' has no attribute 'Net'"),
+        ("", "mynets:", "cannot be imported"),
+        ("", ":Net", "cannot be imported"),
+        ("def", "mynets:Net", "cannot be imported: .*syntax"),
+        ("Net = 3", "mynets:Net", "must name a class or a function, not 3"),
+        ("def Net(): pass", "mynets:Net", "must take an example's shape .*: too many"),
+        ("def Net(a, b, c): pass", "mynets:Net", "must take .*missing a required argument: 'c'"),
+        (NET + "return 3", "mynets:Net", "must give a torch.nn.Module, not int"),
+        (NET + "return nn.ReLU()", "mynets:Net", "must have parameters to train, and has none"),
+        (
+            NET + "return nn.Linear(input_shape, classes)",
+            "mynets:Net",
+            "fails for examples of shape 64 and 10 classes: TypeError: ",
+        ),
+        (
+            NET + "return nn.BatchNorm1d(64)",
+            "mynets:Net",
+            "nothing but parameters, and has the buffer 'running_mean': use group norm",
+        ),
+        (
+            NET + "a = nn.Linear(64, 64)\n    return nn.Sequential(a, a)",
+            "mynets:Net",
+            "under two names, such as '0.weight' and '1.weight'",
+        ),
+        (
+            NET + "return nn.Linear(64, 7)",
+            "mynets:Net",
+            "must give scores of shape 2 x 10 for 2 examples, not 2 x 7",
+        ),
+        (NET + "return nn.Linear(63, 10)", "mynets:Net", r"fails on examples of shape \(64,\): "),
+    ],
+)
+def test_what_is_no_model_is_refused_in_one_sentence(
+    module: Write, code: str, path: str, sentence: str
+) -> None:
+    module(code)
+    with pytest.raises(BadInput, match=sentence) as refusal:
+        problem(parse({"model.name": path, "data.clients": 2}))
+    assert "\n" not in str(refusal.value)
+
+
+def test_ones_own_model_depends_on_the_seed_alone(module: Write) -> None:
+    module(NET + "return nn.Linear(64, classes)")
+    weights: list[Any] = [
+        problem(parse({"model.name": "mynets:Net", "seed": seed})).task.initial["weight"]
+        for seed in (0, 0, 1)
+    ]
+    assert weights[0].equal(weights[1])
+    assert not weights[0].equal(weights[2])
+
+
+def test_a_quadratic_problem_takes_no_model_of_ones_own(quadratics: Any) -> None:
+    with pytest.raises(BadInput, match="one of 'vector' for a quadratic problem"):
+        problem(
+            parse(
+                {
+                    "model.name": "mynets:Net",
+                    "data.name": "quadratic",
+                    "data.path": str(quadratics.path),
+                }
+            )
+        )

@@ -315,7 +315,7 @@ def _run(engine: str, runs: list[dict[str, object]], resume: Path | None) -> "li
             if resume is not None:
                 folder = RunFolder(resume)
                 settings = resumed(folder, values)
-                done, _ = folder.read_checkpoint(settings.run.scheme)
+                done = folder.read_checkpoint().round
             else:
                 settings, done = with_nodes(parse(values)), 0
                 folder = new_folder(settings)
@@ -330,18 +330,18 @@ def _values(config: Path | None, keys: list[str] | None, out: Path | None) -> di
     from server_app.runfolder import read_toml
     from strategies.core.config import refuse_unknown
     from strategies.core.errors import BadInput
-    from strategies.settings import all_keys
+    from strategies.settings import all_keys, plain_name
 
     values = {} if config is None else read_toml(config)
     known = {one.name: one for one in all_keys()}
-    refuse_unknown(values, known)
+    refuse_unknown(map(plain_name, values), known)
     for pair in keys or []:
         name, equals, text = pair.partition("=")
         name = name.strip()
         if not equals:
             raise BadInput(f"-c takes KEY=VALUE, not {pair!r}.")
-        refuse_unknown([name], known)
-        values[name] = _value(text.strip(), known[name])
+        refuse_unknown([plain_name(name)], known)
+        values[name] = _value(text.strip(), known[plain_name(name)])
     if out is not None:
         values["out"] = str(out)
     return values

@@ -7,7 +7,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.node import Node, Problem, Result, problem
+from client_app.node import Node, Problem, Result, problem, started_from
 from client_app.stores import ContextStore, DiskStore, MemoryStore, Mirrored, Store
 from strategies.core import wire
 from strategies.core.errors import BadInput
@@ -68,7 +68,11 @@ def _node(message: Message, context: Context) -> Node:
     torch.set_num_threads(1)  # nodes share the machine; one core each
     settings = parse(message.content.config_records[wire.SETTINGS])
     loaded = problem(settings)
-    return Node(settings, loaded, _hosted(loaded, context), _store(settings, message, context))
+    if wire.WARM in message.content.array_records:
+        loaded = started_from(loaded, wire.unpack(message.content.array_records[wire.WARM]))
+    hosted, store = _hosted(loaded, context), _store(settings, message, context)
+    lr = cast(float, _note(message).get("lr", settings.run.lr))
+    return Node(settings.with_run(lr=lr), loaded, hosted, store)
 
 
 def _hosted(loaded: Problem, context: Context) -> tuple[str, ...]:

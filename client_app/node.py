@@ -82,6 +82,14 @@ def problem(settings: Settings) -> Problem:
         return _problem(same, _stamp(settings.data.path), threading.get_ident())
 
 
+def started_from(loaded: Problem, weights: Tree) -> Problem:
+    """The same problem, some of whose weights start where an earlier stage left them."""
+    initial = loaded.task.initial
+    if fingerprint(weights) != fingerprint({n: v for n, v in initial.items() if n in weights}):
+        raise BadInput("The weights this stage starts from do not fit this node's model.")
+    return Problem(loaded.data, replace(loaded.task, initial=initial | weights))
+
+
 def _stamp(path: str) -> tuple[int, int]:
     """Changes when the file does, so that nobody trains on what it held before."""
     try:
@@ -361,7 +369,7 @@ class Node:
     def _identity(self, client: str) -> Identity:
         scheme = self.settings.scheme
         shape = fingerprint(self.problem.task.initial)
-        return Identity(scheme.name, scheme.version, shape, client)
+        return Identity(scheme.state_kind, scheme.version, shape, client)
 
     def _work(self, round_: int, clients: Sequence[str]) -> Work[Any]:
         run = self.settings.run

@@ -24,6 +24,7 @@ from strategies.core.scheme import Federation, Member, Round
 from strategies.core.task import Task
 from strategies.core.trees import Tree, fingerprint, flatten, unflatten
 from strategies.settings import Settings
+from strategies.stages import Stage
 
 
 class Refused(Exception):
@@ -74,6 +75,10 @@ class SchemeStrategy(Strategy):
         Where simulated nodes keep personal state and write final models.
     server : record, optional
         The scheme's server state to go on from.
+    stage : Stage, optional
+        The stage this is of; the whole run without a pipeline.
+    warm : bool
+        Whether the task starts from another stage's weights, which nodes must be told.
     """
 
     def __init__(
@@ -84,13 +89,19 @@ class SchemeStrategy(Strategy):
         state_dir: str = "",
         predictors_dir: str = "",
         server: Any = None,
+        stage: Stage | None = None,
+        warm: bool = False,
     ) -> None:
         scheme = settings.scheme
+        self.stage = stage or settings.stages[0]
         self.settings, self.task, self.roster = settings, task, roster
         self.state_dir, self.predictors_dir = state_dir, predictors_dir
         self.server = scheme.init_server(settings.scheme_config, task) if server is None else server
         self.report = Report()
         self.federation = Federation()
+        # Clients start personal weights from it; shared ones arrive anyway.
+        named = task.personal if scheme.splits else set(task.initial) if scheme.stateful else set()
+        self._warm = {name: task.initial[name] for name in sorted(named)} if warm else {}
         self._asked: dict[int, list[Client]] = {}
         self._weights: Mapping[str, float] = {}
         self._kind = ""
@@ -233,10 +244,14 @@ class SchemeStrategy(Strategy):
                 "clients": ids,
                 "weights": [self._weights[client] for client in ids],
                 "state-dir": self.state_dir,
+                "lr": self.settings.lr_in(round_, self.stage),
                 **note,
             }
             tree = flatten(self.payload(ids)) if common is None else common
-            messages.append(message(self.settings, node, kind, round_, tree, ConfigRecord(words)))
+            one = message(self.settings, node, kind, round_, tree, ConfigRecord(words))
+            if self._warm:
+                one.content[wire.WARM] = wire.pack(self._warm)
+            messages.append(one)
         self.report.bytes_down = sum(wire.size(one.content) for one in messages)
         return messages
 

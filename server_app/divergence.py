@@ -45,7 +45,7 @@ def stop_if_diverged(
         return
     if found.stale:
         folder.restore_checkpoint()
-    good, _ = folder.read_checkpoint(settings.run.scheme)
+    good = folder.read_checkpoint().round
     raise RunFailed(
         f"{settings.run.scheme} diverged in round {events[-1]['round']}: {found.seen}. Lower "
         f"{' or '.join(_step_sizes(settings))}. The checkpoint of round {good} is kept in "

@@ -1,9 +1,11 @@
 """The run loop: rounds of training, evaluation, the log, checkpoints."""
 
+import functools
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,13 @@ from client_app.stores import DiskStore
 from server_app.adapter import Report, SchemeStrategy
 from server_app.divergence import stop_if_diverged
 from server_app.roster import Client, Roster, exchange
-from server_app.runfolder import RunFolder
+from server_app.runfolder import Checkpoint, RunFolder
 from strategies.core.errors import BadInput, RunFailed
 from strategies.core.files import BadFile
 from strategies.core.state import Identity
-from strategies.core.task import Task
-from strategies.core.trees import fingerprint, flatten, sha256, unflatten
+from strategies.core.trees import Tree, fingerprint, flatten, sha256, unflatten
 from strategies.settings import Settings
+from strategies.stages import Stage
 
 Event = dict[str, Any]
 MEASURES = ("shared_accuracy", "shared_loss", "personal_accuracy", "personal_loss")
@@ -69,45 +71,52 @@ def run(
     states = Path(settings.run.state_dir) if settings.run.state_dir else folder.states
     roster = Roster()
     roster.update(grid, told, str(states.absolute()), stop)
-    task = _task(settings, roster)
     _hold_back(settings, roster)
-    _check_sample(settings, roster)
-    done = 0
-    server: Any = None
+    begin = functools.partial(_strategy, told, folder, states.absolute(), roster)
+    for stage in settings.stages:
+        begin(stage).gather(1)  # what a scheme refuses must not leave a folder behind
     events: list[Event] = []
     if resume:
-        done, tree = folder.read_checkpoint(settings.run.scheme)
-        server = unflatten(settings.scheme.server, tree)
-        events = folder.read_events(done)
+        saved = folder.read_checkpoint()
+        events = folder.read_events(saved.round)
     elif states.exists() and (not states.is_dir() or any(states.iterdir())):
         raise BadInput(f"state-dir: {states} is no empty folder; choose one, or a new one.")
-    strategy = SchemeStrategy(
-        told, task, roster, str(states.absolute()), str(folder.predictors.absolute()), server
-    )
-    strategy.gather(done + 1)  # what the scheme refuses must not leave a folder behind
     folder.write_config(settings)
     folder.rewrite_events(events)
     if not resume:
-        folder.write_checkpoint(0, settings.run.scheme, flatten(strategy.server))
+        strategy = begin(settings.stages[0])
+        folder.write_checkpoint(0, strategy.settings.run.scheme, flatten(strategy.server))
+        saved = folder.read_checkpoint()
     scores: dict[str, dict[str, float]] = {}
-    for round_ in range(done + 1, settings.run.rounds + 1):
-        started = time.perf_counter()
-        roster.update(grid, told, strategy.state_dir, stop)
-        trained = _train(strategy, grid, round_, stop)
-        trained.seconds["round"] = time.perf_counter() - started  # without full evaluation
-        event = _event(settings, roster, round_, trained)
-        evaluated = None
-        if _full_evaluation(settings, round_):
-            evaluated = _evaluate(strategy, grid, round_, stop)
-            scores = evaluated.scores
-            _add(event, roster, evaluated)
-        event["seconds"] = time.perf_counter() - started
-        folder.append_event(event)
-        if settings.run.on_divergence == "stop":
-            stop_if_diverged(settings, folder, [*events, event], trained, evaluated)
-        folder.write_checkpoint(round_, settings.run.scheme, flatten(strategy.server))
-        events.append(event)
-        observe(event)
+    for stage in settings.stages[saved.stage - 1 :]:
+        if stage.number == saved.stage:
+            strategy = begin(stage, folder.read_warm_start(stage.number), saved)
+        else:
+            warm = strategy.shared
+            strategy = begin(stage, warm)
+            folder.write_warm_start(stage.number, warm)
+        strategy.gather(max(saved.round + 1, stage.first))
+        chosen = strategy.settings
+        for round_ in range(max(saved.round + 1, stage.first), stage.last + 1):
+            started = time.perf_counter()
+            roster.update(grid, told, strategy.state_dir, stop)
+            trained = _train(strategy, grid, round_, stop)
+            trained.seconds["round"] = time.perf_counter() - started  # without full evaluation
+            event = _event(stage.name, roster, round_, trained)
+            evaluated = None
+            if _full_evaluation(chosen, round_, stage):
+                evaluated = _evaluate(strategy, grid, round_, stop)
+                scores = evaluated.scores
+                _add(event, roster, evaluated)
+            event["seconds"] = time.perf_counter() - started
+            folder.append_event(event)
+            if chosen.run.on_divergence == "stop":
+                stop_if_diverged(chosen, folder, [*events, event], trained, evaluated)
+            folder.write_checkpoint(
+                round_, chosen.run.scheme, flatten(strategy.server), stage.number
+            )
+            events.append(event)
+            observe(event)
     if not scores:  # resumed after the last round
         scores = _evaluate(strategy, grid, settings.run.rounds, stop).scores
     if not scores:
@@ -117,9 +126,11 @@ def run(
     adaptation = _adapt_newcomers(strategy, grid, stop)
     if adaptation:
         scores = scores | adaptation[-1].scores
-    rows = _rows(strategy, scores, states)
+    rows = _rows(strategy, scores)
     folder.write_clients(rows)
     summary = _summary(strategy, engine, events, rows, adaptation)
+    if settings.run.pipeline:
+        summary |= {"pipeline": settings.run.pipeline, "scheme": settings.stages[-1].name}
     folder.write_summary(summary)
     return summary
 
@@ -131,10 +142,49 @@ def _told(settings: Settings, engine: str) -> Settings:
     return settings.with_run(store="memory" if engine == "inline" else "disk")
 
 
-def _task(settings: Settings, roster: Roster) -> Task:
-    facts = roster.facts
+def _strategy(
+    told: Settings,
+    folder: RunFolder,
+    states: Path,
+    roster: Roster,
+    stage: Stage,
+    warm: Tree | None = None,
+    saved: Checkpoint | None = None,
+) -> SchemeStrategy:
+    """A stage's strategy, from the weights the stage before left or from a checkpoint."""
+    settings, facts = told.in_stage(stage), roster.facts
     assert facts is not None  # a roster that was updated has met a node
-    return make_task(settings, facts.input_shape, facts.classes, facts.init)
+    task = make_task(settings, facts.input_shape, facts.classes, facts.init)
+    _check_sample(settings, roster)
+    if warm:
+        # A part that only this stage's model has, such as an adapter, starts as it would.
+        start = {name: warm.get(name, value) for name, value in task.initial.items()}
+        task = replace(task, initial=start)
+    server = None if saved is None else unflatten(settings.scheme.server, saved.server)
+    place = states / _state_folder(told, stage)
+    return SchemeStrategy(
+        settings,
+        task,
+        roster,
+        str(place),
+        str(folder.predictors.absolute()),
+        server,
+        stage,
+        warm=bool(warm),
+    )
+
+
+def _state_folder(settings: Settings, stage: Stage) -> str:
+    """Where a stage's personal state is: with the stage before where it is of one kind."""
+    place = ""
+    before: tuple[str, str] | None = None
+    for one in settings.stages[: stage.number]:
+        chosen = settings.in_stage(one)
+        kind = (chosen.scheme.state_kind, chosen.split)
+        if before is not None and kind != before:
+            place = f"stage{one.number}"
+        before = kind
+    return place
 
 
 def _check_sample(settings: Settings, roster: Roster) -> None:
@@ -189,16 +239,19 @@ def _exchange(
     return exchange(grid, messages, strategy.settings.run.round_timeout, stop)
 
 
-def _full_evaluation(settings: Settings, round_: int) -> bool:
+def _full_evaluation(settings: Settings, round_: int, stage: Stage) -> bool:
+    """Every few rounds, and at a stage's end, unless only the run's end was asked for."""
     every = settings.run.eval_every
-    return round_ == settings.run.rounds or (every > 0 and round_ % every == 0)
+    return round_ == settings.run.rounds or (
+        every > 0 and (round_ % every == 0 or round_ == stage.last)
+    )
 
 
-def _event(settings: Settings, roster: Roster, round_: int, report: Report) -> Event:
+def _event(stage: str, roster: Roster, round_: int, report: Report) -> Event:
     return {
         "version": 1,
         "round": round_,
-        "stage": settings.run.scheme,
+        "stage": stage,
         "seconds": 0.0,
         "timing": report.seconds,
         "clients": report.clients,
@@ -255,7 +308,7 @@ def _spread(values: Sequence[tuple[Client, float]]) -> dict[str, float]:
 
 
 def _rows(
-    strategy: SchemeStrategy, scores: Mapping[str, Mapping[str, float]], states: Path
+    strategy: SchemeStrategy, scores: Mapping[str, Mapping[str, float]]
 ) -> list[dict[str, Any]]:
     """The table of clients; where some come late, with the round they came in."""
     rows = []
@@ -270,13 +323,13 @@ def _rows(
                 "test_examples": client.test_examples,
                 **({"joined": client.joins} if late else {}),
                 **{name: measured[name] for name in MEASURES if name in measured},
-                **_diagnostics(strategy, client, states),
+                **_diagnostics(strategy, client),
             }
         )
     return rows
 
 
-def _diagnostics(strategy: SchemeStrategy, client: Client, states: Path) -> dict[str, float]:
+def _diagnostics(strategy: SchemeStrategy, client: Client) -> dict[str, float]:
     """The scheme's own numbers about a client, from its state in a simulation's run folder.
 
     They are personal, so no message carries them: on a real device the state is not here.
@@ -285,9 +338,11 @@ def _diagnostics(strategy: SchemeStrategy, client: Client, states: Path) -> dict
     if not scheme.stateful or client.joins > strategy.settings.run.rounds:
         return {}
     shape = fingerprint(strategy.task.initial)
-    identity = Identity(scheme.name, scheme.version, shape, client.id)
+    identity = Identity(scheme.state_kind, scheme.version, shape, client.id)
     try:
-        state = DiskStore(states).load(identity, before=strategy.settings.run.rounds + 1)
+        state = DiskStore(Path(strategy.state_dir)).load(
+            identity, before=strategy.settings.run.rounds + 1
+        )
     except BadFile:
         return {}
     if state is None:

@@ -24,6 +24,17 @@ from strategies.core.trees import Tree
 from strategies.settings import Settings, parse
 
 CHECKPOINT = "bouquet-checkpoint-1"
+WARM_START = "bouquet-warm-start-1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The server's state after a round of a stage, and the scheme it belongs to."""
+
+    round: int
+    stage: int
+    scheme: str
+    server: Tree
 
 
 @dataclass(frozen=True)
@@ -90,9 +101,9 @@ class RunFolder:
         """The settings the run was started with."""
         return parse(read_toml(self.path / "config.toml"))
 
-    def write_checkpoint(self, round_: int, scheme: str, server: Tree) -> None:
-        """Remember the server's state after a round."""
-        header = {"round": str(round_), "scheme": scheme}
+    def write_checkpoint(self, round_: int, scheme: str, server: Tree, stage: int = 1) -> None:
+        """Remember the server's state after a round, or at a stage's start."""
+        header = {"round": str(round_), "scheme": scheme, "stage": str(stage)}
         aside = write_aside(self.checkpoint, seal(CHECKPOINT, header, server))
         if self.checkpoint.exists():
             os.replace(self.checkpoint, self.previous_checkpoint)
@@ -103,14 +114,26 @@ class RunFolder:
         if self.previous_checkpoint.exists():
             os.replace(self.previous_checkpoint, self.checkpoint)
 
-    def read_checkpoint(self, scheme: str) -> tuple[int, Tree]:
+    def read_checkpoint(self) -> Checkpoint:
         """The last finished round and the server's state after it."""
         if not self.checkpoint.exists():  # a crash between two files: nothing is lost
             self.restore_checkpoint()
         header, server = unseal(self.checkpoint, CHECKPOINT)
-        if header["scheme"] != scheme:
-            raise BadInput(f"{self.checkpoint} is of scheme {header['scheme']!r}, not {scheme!r}.")
-        return int(header["round"]), server
+        stage = int(header.get("stage", "1"))
+        return Checkpoint(int(header["round"]), stage, header["scheme"], server)
+
+    def write_warm_start(self, stage: int, weights: Tree) -> None:
+        """Remember the weights a stage starts from."""
+        path = self._warm_start(stage)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, seal(WARM_START, {"stage": str(stage)}, weights))
+
+    def read_warm_start(self, stage: int) -> Tree:
+        """The weights a stage starts from; empty for the first."""
+        return unseal(self._warm_start(stage), WARM_START)[1] if stage > 1 else {}
+
+    def _warm_start(self, stage: int) -> Path:
+        return self.path / "server" / f"stage{stage}.safetensors"
 
     def append_event(self, event: Mapping[str, Any]) -> None:
         """Add a round's line to the log."""
@@ -195,7 +218,11 @@ def resumed(folder: RunFolder, changes: Mapping[str, object]) -> Settings:
                 f"--resume: {name} is {old[name]!r} in {folder.path} and cannot become {value!r}; "
                 "only rounds may be raised."
             )
-    done, _ = folder.read_checkpoint(before.run.scheme)
+    saved = folder.read_checkpoint()
+    stages, done = after.stages, saved.round
+    trains = stages[saved.stage - 1].scheme if saved.stage <= len(stages) else "nothing"
+    if saved.scheme != trains:
+        raise BadInput(f"{folder.checkpoint} is of scheme {saved.scheme!r}, not {trains!r}.")
     if after.run.rounds < done:
         raise BadInput(
             f"--resume: rounds must be at least {done}, the rounds already done, "

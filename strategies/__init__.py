@@ -19,6 +19,7 @@ from strategies import (
     pfedme,
     plsgd,
     scaffold,
+    tune,
 )
 from strategies.core.scheme import Scheme
 
@@ -42,6 +43,7 @@ SCHEMES: dict[str, Scheme] = {
         afl,
         mocha,
         minibatch,
+        tune,
         centralized,
     )
 }

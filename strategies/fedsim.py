@@ -126,6 +126,7 @@ SCHEME = Scheme(
     shares="u_i, the shared parameters after its local steps",
     keeps="v_i, the personal parameters",
     weights="examples",
+    kind="partial",
     splits=True,
     config=Config,
     personal=Personal,

@@ -19,6 +19,7 @@ from strategies.core.config import Key, Scalar, key, keys_of, read, refuse_unkno
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Scheme
 from strategies.core.server_optimizers import KINDS, ServerOptimizer, with_optimizer
+from strategies.stages import Stage, is_own, keys_of_stage, own_keys, stages
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -28,12 +29,23 @@ class RunConfig:
     """The keys that have no prefix."""
 
     scheme: str = key("apfl", "the method; see `bouquet schemes`", choices=tuple(SCHEMES))
+    pipeline: str = key(
+        "", "stages instead of one scheme: 'fedavg:100 fedalt:50 finetune:5', scheme and rounds"
+    )
+    stage_keys: str = key("", "keys of single stages as JSON; stage2.lr=0.01 is short for it")
     rounds: int = key(20, "rounds of training", low=1)
     clients_per_round: int = key(0, "clients that train in a round; 0 = all", low=0)
     local_steps: int = key(10, "gradient steps a client takes in a round", low=0)
     local_epochs: int = key(0, "passes over its data instead of local-steps", low=0)
     batch_size: int = key(20, "examples in a step; 0 = all the client has", low=0)
     lr: float = key(0.1, "local learning rate", low=0.0, open_low=True, step=True)
+    lr_schedule: str = key(
+        "constant",
+        "its course over a stage's rounds: constant, linear to 0, or halved every lr-decay rounds",
+        choices=("constant", "linear", "exponential"),
+    )
+    lr_decay: int = key(0, "exponential: rounds until the rate is halved", low=0)
+    warmup: int = key(0, "rounds in which the rate rises to lr", low=0)
     weights: str = key(
         "auto",
         "a client's weight in the mean; auto = the scheme's own, agnostic = learned as in afl",
@@ -155,6 +167,32 @@ class Settings:
         """The type of weights and data."""
         return DTYPES[self.run.dtype]
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The run's stages, one where there is no pipeline."""
+        return stages(self.run.pipeline, self.run.scheme, self.run.rounds)
+
+    def in_stage(self, stage: Stage) -> "Settings":
+        """The settings of one stage: the run's, but for the stage's own keys.
+
+        ``rounds`` stays that of the whole run.
+        """
+        everyone = {"clients-per-round": 0} if stage.scheme == "tune" else {}
+        flat = self.flat() | {"pipeline": "", "stage-keys": "", "scheme": stage.scheme} | everyone
+        return parse(flat | keys_of_stage(self.run.stage_keys, stage))
+
+    def lr_in(self, round_: int, stage: Stage) -> float:
+        """The local learning rate in a round of a stage."""
+        run, done = self.run, round_ - stage.first
+        if done < run.warmup:
+            return run.lr * (done + 1) / run.warmup
+        done -= run.warmup
+        if run.lr_schedule == "linear":
+            return run.lr * (1 - done / (stage.last - stage.first + 1 - run.warmup))
+        if run.lr_schedule == "exponential":
+            return float(run.lr * 0.5 ** (done // run.lr_decay))
+        return run.lr
+
     def flat(self) -> dict[str, Scalar]:
         """Every key and its value."""
         flat = write(self.run) | write(self.data, "data") | write(self.model, "model")
@@ -187,8 +225,10 @@ def all_keys() -> list[Key]:
 
 def parse(values: Mapping[str, object]) -> Settings:
     """Settings from flat keys: unknown ones refused, types and ranges checked, gaps filled."""
-    refuse_unknown(values, (one.name for one in all_keys()))
-    run = read(RunConfig, values)
+    known = {one.name: one for one in all_keys()}
+    refuse_unknown(map(plain_name, values), known)
+    run = read(RunConfig, {n: v for n, v in values.items() if n != "stage-keys"})
+    run, values = _with_pipeline(run, values)
     data = read(DataConfig, values, "data")
     model = read(ModelConfig, values, "model")
     if run.local_epochs:
@@ -201,7 +241,8 @@ def parse(values: Mapping[str, object]) -> Settings:
     elif not run.local_steps:
         raise BadInput("local-steps and local-epochs are both 0: one of them must be positive.")
     _check_averaging(run)
-    return Settings(
+    _check_schedule(run)
+    settings = Settings(
         run=run,
         data=data,
         model=replace(model, name=model.name or DATASETS[data.name].model),
@@ -209,6 +250,46 @@ def parse(values: Mapping[str, object]) -> Settings:
         join=_checked_join(read(JoinConfig, values, "join"), run),
         schemes=tuple(read(s.config, values, name) for name, s in SCHEMES.items()),
     )
+    if run.pipeline:  # a stage's wrong key is refused now, not when its turn comes
+        for stage in settings.stages:
+            _check_schedule(settings.in_stage(stage).run, stage.last - stage.first + 1)
+    return settings
+
+
+def plain_name(name: str) -> str:
+    """A key's name without the stage it is for."""
+    return name.partition(".")[2] if is_own(name) else name
+
+
+def _with_pipeline(
+    run: RunConfig, values: Mapping[str, object]
+) -> tuple[RunConfig, dict[str, object]]:
+    """The run's keys with those the pipeline settles, and all keys without the stages' own."""
+    found = stages(run.pipeline, run.scheme, run.rounds)
+    if not run.pipeline.strip():
+        told, rest = own_keys(values, 0)
+        return replace(run, pipeline="", stage_keys=told), rest
+    told, rest = own_keys(values, len(found))
+    total = found[-1].last
+    if run.rounds not in (total, RunConfig().rounds):
+        raise BadInput(
+            f"rounds is {run.rounds}, but the pipeline's stages have {total}; leave rounds out."
+        )
+    pipeline = " ".join(run.pipeline.split())
+    return replace(
+        run, pipeline=pipeline, stage_keys=told, rounds=total, scheme=found[-1].scheme
+    ), rest
+
+
+def _check_schedule(run: RunConfig, rounds: int = 0) -> None:
+    if run.lr_schedule == "exponential" and not run.lr_decay:
+        raise BadInput(
+            "lr-decay must be positive with lr-schedule 'exponential': the rounds until the rate "
+            "is halved, not 0."
+        )
+    rounds = rounds or run.rounds
+    if run.warmup and run.warmup >= rounds:
+        raise BadInput(f"warmup must be less than the {rounds} rounds there are, not {run.warmup}.")
 
 
 def _check_averaging(run: RunConfig) -> None:

@@ -224,6 +224,8 @@ class Scheme:
         Frozen dataclass of its keys, read under its name.
     version : int
         Of its personal state; a stored state of another version is refused.
+    kind : str
+        What its personal state is called, where schemes share one; else by its name.
     weights : str
         ``uniform`` or ``examples``: its paper's weights in the mean.
     personal, payload, upload, server : type
@@ -277,6 +279,7 @@ class Scheme:
     predictor: Callable[[Work[Any], Any, Any], Tree]
     config: type = NoKeys
     version: int = 1
+    kind: str = ""
     weights: str = "uniform"
     personal: type = Nothing
     payload: type = Model
@@ -301,6 +304,11 @@ class Scheme:
     draws: Callable[[Any, int], int] = one_a_step
     adapts: Callable[[Any], int] = no_adaptation
     diagnostics: Callable[[Any, Tree], dict[str, float]] = no_diagnostics
+
+    @property
+    def state_kind(self) -> str:
+        """What its personal state is called."""
+        return self.kind or self.name
 
     @property
     def stateful(self) -> bool:

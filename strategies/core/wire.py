@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from strategies.core.trees import Tree
 
-ARRAYS, METRICS, NOTE, SETTINGS = "arrays", "metrics", "note", "settings"
+ARRAYS, METRICS, NOTE, SETTINGS, WARM = "arrays", "metrics", "note", "settings", "warm"
 
 
 def pack(tree: Tree) -> ArrayRecord:

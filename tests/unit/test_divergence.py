@@ -33,7 +33,8 @@ def test_an_exploding_loss_stops_the_run(start: Start, tmp_path: Path, scheme: s
             data=steep(tmp_path, 30.0),
         )  # fmt: skip
     assert "Lower lr (0.1)" in str(why.value)
-    good, server = RunFolder(folder).read_checkpoint(scheme)
+    kept = RunFolder(folder).read_checkpoint()
+    good, server = kept.round, kept.server
     assert f"checkpoint of round {good}" in str(why.value)
     assert all(bool(value.isfinite().all()) for value in server.values())
     first, limit = 0.5 * 30 * 4, 1000
@@ -48,7 +49,7 @@ def test_training_that_gives_nan_stops_the_run(start: Start, tmp_path: Path) -> 
             scheme="fedavg", folder=folder, rounds=5, local_steps=200, lr=1.0, dtype="float64",
             data=steep(tmp_path, 1e6),
         )  # fmt: skip
-    assert RunFolder(folder).read_checkpoint("fedavg")[0] == 0
+    assert RunFolder(folder).read_checkpoint().round == 0
 
 
 def test_a_run_may_go_on_without_those_that_diverge(start: Start, tmp_path: Path) -> None:

@@ -17,13 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.index import download
-from strategies.core.errors import BadInput, RunFailed
+from strategies.core.errors import BadInput, FetchFailed
 
 Progress = Callable[[int], None]
-
-
-class FetchFailed(RunFailed):
-    """A data set that could not be fetched: one clear sentence, and no half file left."""
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.archives import arrays_of, deb_members, reading, tar_members, unzipped
-from data.cache import cache_folder, fetched
+from data.cache import fetched
 from data.federated import DataConfig, FederatedData
 from data.partitions import Indices
 from data.pool import checked_labels, owned, shared_out
+from data.torchvision import folder_of
 from strategies.core.errors import BadInput
 
 Pixels = NDArray[np.uint8]
@@ -28,14 +29,8 @@ _IDX = (
     "train-labels-idx1-ubyte",
     "t10k-labels-idx1-ubyte",
 )
+_CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
 _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
-# Where torchvision puts what it downloads, below the folder it is given.
-_TORCHVISION = {
-    "mnist": "MNIST/raw",
-    "mnist-writers": "MNIST/raw",
-    "fashion-mnist": "FashionMNIST/raw",
-    "cifar10": "cifar-10-batches-py",
-}
 
 
 def mnist(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
@@ -137,17 +132,16 @@ def _idx(config: DataConfig, from_archive: Callable[[Path], list[bytes]]) -> tup
 
 def _official(config: DataConfig, first: str) -> Path | None:
     """A directory with official files: the user's, or what torchvision downloaded."""
-    below = _TORCHVISION[config.name]
     if config.path:
         base = directory(config)
-        places = [base, base / below, base / "cifar-10-batches-bin"]
-    elif (cache_folder() / "torchvision" / f"{config.name}.done").exists():
-        places = [cache_folder() / "torchvision" / below]
+    elif folder_of(config.name).exists():
+        base = folder_of(config.name)
     else:
         return None
-    for place in places:
-        if any(place.glob(f"{first}*")):
-            return place
+    # As they are unpacked, and as torchvision nests them.
+    for below in ("", "raw", "MNIST/raw", "FashionMNIST/raw", *_CIFAR_FOLDERS):
+        if any((base / below).glob(f"{first}*")):
+            return base / below
     raise BadInput(f"data.path {config.path!r} has no {first}, as the official files are called.")
 
 
@@ -188,7 +182,9 @@ def cifar_pngs(archive: Path) -> tuple[Pixels, Indices]:
             rows = np.asarray(image.convert("RGB"))
             pixels[10_000 * number : 10_000 * (number + 1)] = rows.reshape(-1, 32, 32, 3)
     numbers = [json.loads(found[f"{part}.json"]) for part in ("train", "test")]
-    return pixels.transpose(0, 3, 1, 2), np.concatenate(numbers).astype(np.int64)
+    return np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)), np.concatenate(numbers).astype(
+        np.int64
+    )
 
 
 def cifar_batches(folder: Path) -> tuple[Pixels, Indices]:

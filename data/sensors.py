@@ -118,7 +118,7 @@ def _subjects(config: DataConfig, seed: int, made: Any) -> FederatedData:
 
 
 def windows_of(signals: Floats, labels: NDArray[np.int64]) -> Iterator[tuple[Floats, int]]:
-    """Windows with their activity from 0, from every stretch of one of the six.
+    """Windows with their activity from 0: every 64 samples, those of one activity alone.
 
     Parameters
     ----------
@@ -127,11 +127,11 @@ def windows_of(signals: Floats, labels: NDArray[np.int64]) -> Iterator[tuple[Flo
     labels : array
         The activity of every sample: 1 to 6, others are none of them.
     """
-    borders = np.flatnonzero(np.diff(labels)) + 1
-    for start, stop in zip([0, *borders], [*borders, len(labels)], strict=True):
-        if 1 <= labels[start] <= ACTIVITIES:
-            for first in range(start, stop - WINDOW + 1, WINDOW // 2):
-                yield signals[:, first : first + WINDOW], int(labels[start]) - 1
+    for start in range(0, len(labels) - WINDOW + 1, WINDOW // 2):
+        within = slice(start, start + WINDOW)
+        activity = int(labels[start])
+        if 1 <= activity <= ACTIVITIES and (labels[within] == activity).all():
+            yield signals[:, within], activity - 1
 
 
 def _columns(frame: Any) -> tuple[Floats, NDArray[np.int64]]:

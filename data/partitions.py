@@ -199,8 +199,8 @@ def split_clients(
     ids : sequence of str, optional
         The clients' own names; numbers without.
     ordered : bool
-        Whether a client's examples follow each other in time: then the last are held out,
-        for neighbours are too alike to test on.
+        Whether a client's examples follow each other in time: then the last of every class
+        are held out, for neighbours are too alike to test on.
     """
     clients = {}
     for client, share in zip(ids or client_ids(len(shares)), shares, strict=True):
@@ -209,21 +209,17 @@ def split_clients(
                 f"Client {client} has {len(share)} example{'s' * (len(share) != 1)}; a train/test "
                 "split needs at least 2: use fewer clients or another partition."
             )
-        if ordered:
-            held_out = np.arange(len(share)) >= len(share) - _due(len(share), fraction)
-        else:
-            held_out = hold_out(labels[share], fraction, generator(seed, "split", client))
+        rng = None if ordered else generator(seed, "split", client)
+        held_out = hold_out(labels[share], fraction, rng)
         clients[client] = Split(
             train=torch.from_numpy(share[~held_out]), test=torch.from_numpy(share[held_out])
         )
     return clients
 
 
-def _due(size: int, fraction: float) -> int:
-    return min(max(round(size * fraction), 1), size - 1)
-
-
-def hold_out(labels: Indices, fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+def hold_out(
+    labels: Indices, fraction: float, rng: np.random.Generator | None
+) -> NDArray[np.bool_]:
     """Which of a client's examples are for testing: as near to ``fraction`` as can be.
 
     Each class gives its due, rounded up or down so that the sum is right, and keeps
@@ -236,8 +232,8 @@ def hold_out(labels: Indices, fraction: float, rng: np.random.Generator) -> NDAr
         The classes of at least two examples.
     fraction : float
         The share to hold out; at least one example is, and one is not.
-    rng : numpy.random.Generator
-        Chooses the examples.
+    rng : numpy.random.Generator, optional
+        Chooses the examples; without, the last of every class are held out.
     """
     _, groups, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     _, groups, sizes = np.unique(
@@ -251,5 +247,7 @@ def hold_out(labels: Indices, fraction: float, rng: np.random.Generator) -> NDAr
         take[np.argmax(np.where(take < spare, due - take, -np.inf))] += 1
     chosen = np.zeros(len(labels), dtype=np.bool_)
     for group, count in enumerate(take):
-        chosen[rng.permutation(np.flatnonzero(groups == group))[:count]] = True
+        members = np.flatnonzero(groups == group)
+        members = members[::-1] if rng is None else rng.permutation(members)
+        chosen[members[:count]] = True
     return chosen

@@ -1,6 +1,6 @@
 """Sensors: human activities by subject, and vehicles by sensor."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,14 @@ def har(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
     """Smartphone recordings of 30 subjects (HAPT): windows of 6 channels x 128 samples.
 
     Windows overlap by half and have one activity each, of six; postural transitions and what
-    has no label are left out. The last windows of a subject are held out.
+    has no label are left out. The last windows of every activity are held out.
     """
     return _subjects(config, seed, lambda windows: torch.from_numpy(windows).to(dtype))
 
 
 def har_features(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
-    """The same windows as 30 statistics: see :func:`statistics`."""
-    return _subjects(config, seed, lambda windows: torch.from_numpy(statistics(windows)).to(dtype))
+    """The same windows as 30 statistics, each with mean 0 and deviation 1 over all windows."""
+    return _subjects(config, seed, lambda windows: _standard(statistics(windows)).to(dtype))
 
 
 def uci_har(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
@@ -91,7 +91,11 @@ def statistics(windows: Floats) -> Floats:
     return np.concatenate(parts, axis=1)
 
 
-def _subjects(config: DataConfig, seed: int, made: Any) -> FederatedData:
+def _standard(features: Floats) -> Tensor:
+    return torch.from_numpy((features - features.mean(0)) / features.std(0))
+
+
+def _subjects(config: DataConfig, seed: int, made: Callable[[Floats], Tensor]) -> FederatedData:
     if config.path:
         folder = directory(config)
         files = [*folder.rglob("HAPT.pkl.gz")]
@@ -113,8 +117,15 @@ def _subjects(config: DataConfig, seed: int, made: Any) -> FederatedData:
                     windows.append(window)
                     labels.append(activity)
                     owners.append(f"{subject:02d}")
-    x: Tensor = made(np.stack(windows))
-    return owned(config, seed, x, torch.tensor(labels), owners, ACTIVITIES, ordered=True)
+    return owned(
+        config,
+        seed,
+        made(np.stack(windows)),
+        torch.tensor(labels),
+        owners,
+        ACTIVITIES,
+        ordered=True,
+    )
 
 
 def windows_of(signals: Floats, labels: NDArray[np.int64]) -> Iterator[tuple[Floats, int]]:

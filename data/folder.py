@@ -53,9 +53,10 @@ def folder(
             "classes without that file, a name in each line."
         )
     places = [path / name for name in names]
-    for place in places:
-        if place.parent != path or not place.is_dir():
-            raise BadInput(f"data.path {config.path!r} has no directory of client {place.name!r}.")
+    for name, place in zip(names, places, strict=True):
+        # A client's name is never a way out of the directory.
+        if name in (".", "..") or place.parent != path or not place.is_dir():
+            raise BadInput(f"data.path {config.path!r} has no directory of client {name!r}.")
     if classes is None:
         classes = _found_classes(places)
     parts = [_client(place, classes) for place in places]
@@ -104,7 +105,8 @@ def _client(place: Path, classes: Sequence[str]) -> tuple[Examples, Examples | N
 
 
 def _arrays(file: Path) -> Examples:
-    with reading(file), np.load(file, allow_pickle=False) as arrays:
+    # Opened here: numpy would leave a damaged file open.
+    with reading(file), open(file, "rb") as raw, np.load(raw, allow_pickle=False) as arrays:
         x, y = arrays["x"], arrays["y"]
     if len(x) != len(y) or x.dtype.kind not in "iufb":
         raise BadInput(f"{file}: x must be numbers and have as many rows as y.")

@@ -67,13 +67,17 @@ def vehicle(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
     features) and ``Y`` (1 or -1), one a sensor.
     """
     from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
 
     if not config.path:
         raise BadInput("data.path must name vehicle.mat or the directory it is in, not ''.")
     file = Path(config.path)
     file = file / "vehicle.mat" if file.is_dir() else file
     with reading(file):
-        cells = loadmat(file)
+        try:
+            cells = loadmat(file)
+        except (MatReadError, NotImplementedError) as error:  # damaged, or of a later Matlab
+            raise ValueError(str(error)) from error
         inputs = [np.asarray(cell, dtype=np.float64) for cell in cells["X"].ravel()]
         signs = [np.asarray(cell).ravel() for cell in cells["Y"].ravel()]
         if [len(one) for one in inputs] != [len(one) for one in signs]:

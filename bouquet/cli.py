@@ -259,6 +259,33 @@ def data_describe(
         out.print(f"picture: {picture}", highlight=False, soft_wrap=True)
 
 
+@data_app.command("split")
+def data_split(
+    name: Annotated[str, typer.Argument(help="A data set.")],
+    out: Annotated[Path, typer.Option(help="A new directory.", metavar="DIR")],
+    config: ConfigOption = None,
+    keys: KeysOption = None,
+) -> None:
+    """Write a directory for every client, to give each device its own and nothing else.
+
+    [bold]Example[/bold]
+
+      bouquet data split digits -c data.clients=3 --out parts
+    """
+    from bouquet.display import out as console
+    from data import load
+    from data.folder import split_up
+    from strategies.core.errors import BadInput
+    from strategies.settings import parse
+
+    settings = parse(_values(config, keys, None) | {"data.name": name})
+    found = load(settings.data, settings.run.seed, settings.dtype)
+    if not found.classes:
+        raise BadInput(f"data split needs classes, and {name} has none.")
+    split_up(found, out)
+    console.print(f"{len(found.clients)} clients: {out}", highlight=False, soft_wrap=True)
+
+
 def main() -> None:
     """Run the command line: one clear sentence for wrong input, never a traceback."""
     from strategies.core.errors import BadInput, FetchFailed, RunFailed

@@ -14,6 +14,7 @@ from data.federated import DataConfig, FederatedData, Split
 from data.partitions import split_clients
 from data.pool import checked_labels, owned
 from strategies.core.errors import BadInput
+from strategies.core.files import file_name
 
 Array = NDArray[np.generic]
 Examples = tuple[Array, NDArray[np.int64]]
@@ -61,6 +62,31 @@ def folder(
         classes = _found_classes(places)
     parts = [_client(place, classes) for place in places]
     return _joined(config, seed, dtype, names, parts, len(classes))
+
+
+def split_up(data: FederatedData, path: Path) -> None:
+    """Write any data set as ``data.name=folder`` reads it, a directory for every client.
+
+    So each device can be given its own directory and ``classes.txt``, and no more.
+
+    Parameters
+    ----------
+    data : FederatedData
+        A data set with classes.
+    path : Path
+        The directory to make; it must not be there yet.
+    """
+    try:
+        path.mkdir(parents=True)
+    except FileExistsError as error:
+        raise BadInput(f"--out {str(path)!r} is there already; name a new directory.") from error
+    names = "".join(f"{number}\n" for number in range(data.classes))
+    (path / CLASSES).write_text(names, "utf-8")
+    for client, split in data.clients.items():
+        place = path / file_name(client)
+        place.mkdir()
+        for part, index in (("train", split.train), ("test", split.test)):
+            np.savez(place / f"{part}.npz", x=data.x[index].numpy(), y=data.y[index].numpy())
 
 
 def _clients(path: Path) -> list[str]:
@@ -163,7 +189,9 @@ def _joined(
         own = np.arange(start, start + len(first[1]))
         start += len(own)
         if second is None:
-            clients |= split_clients(labels, [own], config.test_fraction, seed, [name])
+            # Of text every position has a label: no class can be held out in equal parts.
+            kinds = labels if labels.ndim == 1 else np.zeros(len(labels), dtype=np.int64)
+            clients |= split_clients(kinds, [own], config.test_fraction, seed, [name])
             continue
         tests = np.arange(start, start + len(second[1]))
         start += len(tests)

@@ -70,8 +70,18 @@ def _drawn(count: int, most: int, seed: int) -> list[int]:
 
 
 def checked_labels(labels: NDArray[np.generic], where: object) -> Indices:
-    """Labels as int64 from 0, or a sentence that says what else they are."""
-    whole = labels.astype(np.int64) if labels.dtype.kind in "iufb" else None
-    if labels.ndim != 1 or whole is None or (whole != labels).any() or (whole < 0).any():
+    """Labels as int64 from 0, or a sentence that says what else they are.
+
+    One an example or, of text, one a position.
+    """
+    whole = labels.astype(np.int64) if labels.dtype.kind in "iub" else _whole(labels)
+    if labels.ndim not in (1, 2) or whole is None or (whole < 0).any():
         raise BadInput(f"{where}: the labels must be whole numbers from 0.")
     return whole
+
+
+def _whole(labels: NDArray[np.generic]) -> Indices | None:
+    """Numbers with nothing behind the point, as int64; nothing if they are other things."""
+    if labels.dtype.kind != "f" or not (np.isfinite(labels) & (labels == np.rint(labels))).all():
+        return None
+    return labels.astype(np.int64)

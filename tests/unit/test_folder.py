@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from data import DataConfig, FederatedData, load
+from data import DataConfig, FederatedData, Split, load
+from data.folder import split_up
 from strategies.core.errors import BadInput
 from tests.unit.test_data import DTYPE, equal, own
 
@@ -105,6 +106,30 @@ def test_some_clients_of_any_data_set_have_what_they_had_among_all() -> None:
         assert torch.equal(some.y[split.test], everyone.y[same.test])
     with pytest.raises(BadInput, match="There is no client '9' among the 5"):
         load(DataConfig(clients=5), 0, DTYPE, only=["9"])
+
+
+def test_any_data_set_can_be_split_up_for_devices(tmp_path: Path) -> None:
+    whole = load(DataConfig(clients=3), 0, DTYPE)
+    split_up(whole, tmp_path / "parts")
+    again = read(tmp_path / "parts")
+    assert again.classes == 10
+    for client, split in whole.clients.items():
+        same = again.clients[client]
+        assert torch.equal(whole.x[split.train], again.x[same.train])
+        assert torch.equal(whole.y[split.test], again.y[same.test])
+    with pytest.raises(BadInput, match="is there already; name a new directory"):
+        split_up(whole, tmp_path / "parts")
+
+
+def test_text_can_be_split_up_too(tmp_path: Path) -> None:
+    x = torch.arange(40).reshape(5, 8)
+    split = Split(torch.arange(3), torch.arange(3, 5))
+    split_up(FederatedData(x, x + 1, {"a": split, "b": split}, 41), tmp_path / "parts")
+    again = read(tmp_path / "parts")
+    assert torch.equal(again.x[again.clients["b"].train], x[:3])
+    assert torch.equal(again.y[again.clients["a"].test], x[3:] + 1)
+    assert again.x.dtype == torch.int64
+    assert again.classes == 41
 
 
 def image(file: Path, value: int, mode: str = "L", size: tuple[int, int] = (4, 3)) -> None:

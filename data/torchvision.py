@@ -54,7 +54,8 @@ def fetch(name: str) -> Path:
                 source(aside, download=True)
             os.replace(Path(aside) / filled, place)
     except (OSError, RuntimeError) as error:
+        why = " ".join(str(error).split())  # one sentence, however many lines it was
         raise FetchFailed(
-            f"{name} could not be fetched by torchvision ({error}); is there a network?"
+            f"{name} could not be fetched by torchvision ({why}); is there a network?"
         ) from error
     return place

@@ -16,8 +16,11 @@ import pytest
 from data import DataConfig, cache, load
 from data.cache import PACKAGES, Package, cache_folder, fetch, fetched
 from data.index import index_url, links_of
+from data.torchvision import fetch as fetch_by_torchvision
+from models.vision import torchvision
 from strategies.core.errors import BadInput, FetchFailed
 from tests.unit.test_data import DTYPE
+from tests.unit.test_official import write_idx
 
 CONTENT = b"an archive" * 1000
 
@@ -323,6 +326,42 @@ def test_links_are_named_by_their_files() -> None:
     assert links_of(page, "text/html", "https://one.test/simple/a/") == {
         "a+b-1.tar.gz": "https://one.test/p/a%2Bb-1.tar.gz?x=1&y=2"
     }
+
+
+# Torchvision's own downloads
+
+
+class _Downloads:
+    """In the place of torchvision's MNIST: the official files, or half of them and an error."""
+
+    works = True
+
+    def __init__(self, root: str, download: bool) -> None:
+        write_idx(Path(root) / "MNIST" / "raw")
+        if not self.works:
+            raise RuntimeError("Error downloading\nTried one\nTried two")
+
+
+def test_torchvisions_download_is_there_whole_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    torchvision()
+    from torchvision import datasets
+
+    monkeypatch.setattr(datasets, "MNIST", _Downloads)
+    monkeypatch.setattr(_Downloads, "works", False)
+    with pytest.raises(
+        FetchFailed, match=r"mnist could .* \(Error downloading Tried one Tried two"
+    ):
+        fetch_by_torchvision("mnist")
+    assert left(own_cache) == ["torchvision"]
+    monkeypatch.setattr(_Downloads, "works", True)
+    fetch_by_torchvision("mnist")
+    config = DataConfig(name="mnist", clients=2, partition="iid")
+    assert len(load(config, 0, DTYPE).x) == 40
+    monkeypatch.setattr(_Downloads, "works", False)
+    fetch_by_torchvision("mnist")  # there already
+    assert not list(own_cache.glob(".fetch-*"))
 
 
 # Where the cache is

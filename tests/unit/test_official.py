@@ -79,6 +79,7 @@ def test_what_torchvision_fetched_is_found(tmp_path: Path, monkeypatch: pytest.M
         (idx(np.zeros((30, 8, 8), dtype=np.uint8)), "cannot be read: "),
         (gzip.compress(b"x" * 999)[:-9], "cannot be read: "),
     ],
+    ids=["empty", "truncated", "small", "half packed"],
 )
 def test_damaged_idx_files_are_refused(tmp_path: Path, content: bytes, sentence: str) -> None:
     write_idx(tmp_path)

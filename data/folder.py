@@ -12,7 +12,7 @@ from torch import Tensor
 from data.archives import reading
 from data.federated import DataConfig, FederatedData, Split
 from data.partitions import split_clients
-from data.pool import checked_labels, owned
+from data.pool import checked_labels, drawn, owned
 from strategies.core.errors import BadInput
 from strategies.core.files import file_name
 
@@ -46,7 +46,14 @@ def folder(
         return _table(config, seed, dtype, path)
     if not path.is_dir():
         raise BadInput(f"data.path {config.path!r} is neither a file nor a directory.")
-    names = sorted(only) if only is not None else _clients(path)
+    if config.downsample:
+        raise BadInput(
+            f"data.downsample must be 0 for a directory of clients, not {config.downsample}: what "
+            "they have is theirs."
+        )
+    everyone = _clients(path) if only is None else sorted(only)
+    most = config.max_clients if only is None else 0
+    names = [everyone[number] for number in drawn(len(everyone), most, seed)]
     classes = _named_classes(path)
     if classes is None and only is not None:
         raise BadInput(
@@ -119,15 +126,14 @@ def _client(place: Path, classes: Sequence[str]) -> tuple[Examples, Examples | N
     files = sorted(place.glob("*.npz"))
     if not files:
         return _pictures(place, classes), None
-    for file in files:
-        last = int(_arrays(file)[1].max(initial=-1))
-        if last >= len(classes):
-            raise BadInput(f"{file} has the label {last}, but there are {len(classes)} classes.")
-    if {file.name for file in files} == {"train.npz", "test.npz"}:
-        return _arrays(place / "train.npz"), _arrays(place / "test.npz")
-    parts = [_arrays(file) for file in files]
-    x = _stacked([x for x, _ in parts], place)
-    return (x, np.concatenate([y for _, y in parts])), None
+    parts = {file.stem: _arrays(file) for file in files}
+    last = max(int(y.max(initial=-1)) for _, y in parts.values())
+    if last >= len(classes):
+        raise BadInput(f"{place} has the label {last}, but there are {len(classes)} classes.")
+    if parts.keys() == {"train", "test"}:
+        return parts["train"], parts["test"]
+    x = _stacked([x for x, _ in parts.values()], place)
+    return (x, np.concatenate([y for _, y in parts.values()])), None
 
 
 def _arrays(file: Path) -> Examples:

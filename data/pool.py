@@ -53,7 +53,7 @@ def owned(
     ids, whose = np.unique(np.asarray(owners), return_inverse=True)
     order = np.argsort(whose, kind="stable").astype(np.int64)
     shares = np.split(order, np.cumsum(np.bincount(whose))[:-1])
-    chosen = _drawn(len(ids), config.max_clients, seed)
+    chosen = drawn(len(ids), config.max_clients, seed)
     names = [str(ids[number]) for number in chosen]
     shares = downsampled([shares[number] for number in chosen], names, config.downsample, seed)
     # Of text every position has a label: no class can be held out in equal parts.
@@ -63,7 +63,8 @@ def owned(
     return found if len(chosen) == len(ids) else found.restricted(names)
 
 
-def _drawn(count: int, most: int, seed: int) -> list[int]:
+def drawn(count: int, most: int, seed: int) -> list[int]:
+    """Which of so many clients take part, if at most ``most`` do; 0 for all."""
     if not most or most >= count:
         return list(range(count))
     return sorted(generator(seed, "clients").permutation(count)[:most].tolist())

@@ -50,6 +50,13 @@ def test_directories_of_arrays_are_clients(two: Path) -> None:
     assert data.y[bert.test].tolist() == [1, 2]
 
 
+def test_some_of_the_directories_can_be_drawn(two: Path) -> None:
+    assert len(read(two, max_clients=1).clients) == 1
+    assert len(read(two, max_clients=9).clients) == 2
+    with pytest.raises(BadInput, match=r"data\.downsample must be 0 for a directory .* not 0\.8"):
+        read(two, downsample=0.8)
+
+
 def test_several_files_of_a_client_are_one(tmp_path: Path) -> None:
     for number in range(3):
         arrays(tmp_path / "anna", np.full((2, 1), number), [0, 1], f"day{number}")
@@ -221,7 +228,7 @@ def nobody(path: Path) -> None:
         (short, r"data.npz: x must be numbers and have as many rows as y"),
         (objects, r"data.npz cannot be read: Object arrays cannot be loaded"),
         (shapes, r"all examples must have one shape, not 1 and 3"),
-        (many, r"data.npz has the label 5, but there are 2 classes"),
+        (many, r"anna has the label 5, but there are 2 classes"),
         (nothing, r"anna has neither .npz files nor directories of images"),
         (truncated, r"data.npz cannot be read"),
         (nobody, r"has no directories, one for each client"),

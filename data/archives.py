@@ -24,6 +24,11 @@ _BROKEN = (
     EOFError,
     OSError,
     pickle.UnpicklingError,
+    # Whole, but not what it should be.
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
 )
 
 
@@ -34,8 +39,9 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except BadInput:
         raise
-    except (*_BROKEN, ValueError, KeyError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+    except _BROKEN as error:
+        why = getattr(error, "strerror", None) or error
+        why = f"{error} is missing" if isinstance(error, KeyError) else why
         raise BadInput(f"{path} cannot be read: {why}.") from error
 
 

@@ -21,6 +21,8 @@ from strategies.core.errors import BadInput, FetchFailed
 
 Progress = Callable[[int], None]
 
+ASIDE = ".fetch-"  # how folders of fetches under way are called
+
 
 @dataclass(frozen=True)
 class Package:
@@ -165,9 +167,10 @@ def fetch(name: str, progress: Progress = lambda done: None) -> Path:
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
         _refuse_full_disk(name, package, folder)
         # All that a client writes is in here and goes with it, whatever happens.
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as aside:
+        with tempfile.TemporaryDirectory(prefix=ASIDE, dir=folder) as aside:
             found = _download(name, package, Path(aside), progress)
             _check(name, package, found)
             os.replace(found, path)
@@ -182,6 +185,13 @@ def sha256(path: Path) -> str:
     """A file's hash in hex digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a fetch that was killed a day ago or more has left."""
+    for old in folder.glob(f"{ASIDE}*"):
+        if time.time() - old.stat().st_mtime > 86_400:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _refuse_full_disk(name: str, package: Package, folder: Path) -> None:

@@ -33,17 +33,17 @@ def shakespeare(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedD
     Roles with fewer than 1,000 characters are left out; the last examples are held out.
     ``data.path`` may name a directory of plays in the same Markdown.
     """
-    if config.path:
-        folder = directory(config)
-        plays = {str(file): file.read_bytes() for file in sorted(folder.rglob("*.md"))}
-    else:
-        archive = fetched(config.name)
-        with reading(archive):
-            plays = zip_members(archive, "plays/*/*.md")
+    place = directory(config) if config.path else fetched(config.name)
+    with reading(place):
+        if config.path:
+            plays = {str(file): file.read_bytes() for file in sorted(place.rglob("*.md"))}
+        else:
+            plays = zip_members(place, "plays/*/*.md")
+        said = roles(plays)
     known = {character: number for number, character in enumerate(ALPHABET)}
     streams = {
         role: [known[character] for character in text if character in known]
-        for role, text in sorted(roles(plays).items())
+        for role, text in sorted(said.items())
         if len(text) >= SPEAKS
     }
     return _next(config, seed, streams, CHARACTERS, len(ALPHABET))
@@ -118,30 +118,24 @@ def movielens(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedDat
 
     The inputs are a 1 for each of the film's genres and, last, the decades since 1900.
     """
-    if config.path:
-        folder = directory(config)
-        with reading(folder):
-            tables = {f"ml-100k.{end}": (folder / f"ml-100k.{end}").read_bytes() for end in _TABLES}
-    else:
-        archive = fetched(config.name)
-        with reading(archive):
-            found = zip_members(archive, "ml-100k/ml-100k.*")
-            tables = {Path(name).name: content for name, content in found.items()}
-    films = {row[0]: (row[2], row[3].split()) for row in _rows(tables["ml-100k.item"])}
-    genres = sorted({genre for _, kinds in films.values() for genre in kinds})
-    ratings = sorted(_rows(tables["ml-100k.inter"]), key=lambda row: float(row[3]))
-    x = torch.zeros(len(ratings), len(genres) + 1, dtype=dtype)
-    for number, (_, film, *_) in enumerate(ratings):
-        year, kinds = films[film]
-        for genre in kinds:
-            x[number, genres.index(genre)] = 1
-        x[number, -1] = (int(year) - 1900) / 10 if year.isdigit() else 9.0  # a few have none
-    y = torch.tensor([int(float(row[2])) - 1 for row in ratings])
-    owners = [f"{int(row[0]):03d}" for row in ratings]
+    place = directory(config) if config.path else fetched(config.name)
+    with reading(place):
+        if config.path:
+            tables = {end: (place / f"ml-100k.{end}").read_bytes() for end in ("item", "inter")}
+        else:
+            found = zip_members(place, "ml-100k/ml-100k.*")
+            tables = {name.rpartition(".")[2]: content for name, content in found.items()}
+        films = {row[0]: (row[2], row[3].split()) for row in _rows(tables["item"])}
+        ratings = sorted(_rows(tables["inter"]), key=lambda row: float(row[3]))
+        genres = sorted({genre for _, kinds in films.values() for genre in kinds})
+        x = torch.zeros(len(ratings), len(genres) + 1, dtype=dtype)
+        for number, (_, film, *_) in enumerate(ratings):
+            year, kinds = films[film]
+            x[number, [genres.index(genre) for genre in kinds]] = 1
+            x[number, -1] = (int(year) - 1900) / 10 if year.isdigit() else 9.0  # a few have none
+        y = torch.tensor([int(float(row[2])) - 1 for row in ratings])
+        owners = [f"{int(row[0]):03d}" for row in ratings]
     return owned(config, seed, x, y, owners, 5)
-
-
-_TABLES = ("item", "inter")
 
 
 def _rows(table: bytes) -> Iterable[list[str]]:

@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from data.cache import cache_folder
+from data.cache import ASIDE, cache_folder
 from strategies.core.errors import BadInput, FetchFailed
 
 # Torchvision's class, and the folder it fills.
@@ -47,7 +47,7 @@ def fetch(name: str) -> Path:
     source = getattr(datasets, kind)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache_folder()) as aside:
+        with tempfile.TemporaryDirectory(prefix=ASIDE, dir=cache_folder()) as aside:
             if kind == "CIFAR10":
                 download_and_extract_archive(source.url, aside, md5=source.tgz_md5)
             else:

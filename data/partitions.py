@@ -18,6 +18,7 @@ _REMEDIES = {
     "iid": "",
     "pathological": ", a smaller data.classes-per-client or another partition",
     "dirichlet": ", a larger data.dirichlet-alpha or another partition",
+    "perfedavg": ", a smaller data.images or another partition",
 }
 
 
@@ -38,6 +39,11 @@ def partition(labels: Indices, config: DataConfig, seed: int) -> list[Indices]:
     list of arrays
         Each client's indices into ``labels``, ascending.
     """
+    if config.partition == "natural":
+        raise BadInput(
+            "data.partition must be one of 'iid', 'pathological', 'dirichlet', 'perfedavg' for "
+            f"{config.name}, which has no clients of its own, not 'natural'."
+        )
     kinds = len(np.unique(labels))
     if config.partition == "pathological" and config.classes_per_client > kinds:
         raise BadInput(
@@ -52,6 +58,8 @@ def partition(labels: Indices, config: DataConfig, seed: int) -> list[Indices]:
     if config.clients > len(labels):
         raise too_many
     rng = generator(seed, "partition")
+    if config.partition == "perfedavg":
+        return _perfedavg(labels, config, rng, too_many)
     # The partitioners keep the order of the examples: shuffled here, so that all is ours to seed.
     order = rng.permutation(len(labels))
     # They warn of classes left over and of draws they repeat; neither is news to a user.
@@ -98,8 +106,83 @@ def _partitioner(config: DataConfig, seed: int) -> Any:
             )
 
 
+def _perfedavg(
+    labels: Indices, config: DataConfig, rng: np.random.Generator, too_many: BadInput
+) -> list[Indices]:
+    """The split of Fallah et al. (Per-FedAvg, §5), with a = ``data.images``.
+
+    Half the clients have a examples of each class in the first half (digits 0-4); each of the
+    others has a/2 of one of those classes and 2a of one class of the second half.
+    """
+    kinds = np.unique(labels)
+    low, high = kinds[: len(kinds) // 2], kinds[len(kinds) // 2 :]
+    many = config.clients // 2
+    # The classes in turn, so that all have takers; a lap later every pair is another one.
+    pairs = [
+        (low[number % len(low)], high[(number + number // len(low)) % len(high)])
+        for number in range(config.clients - many)
+    ]
+    # How many quarters of 2a each class gives away: a/2, a and 2a are 1, 2 and 4 of them.
+    quarters = dict.fromkeys(low, 2 * many) | dict.fromkeys(high, 0)
+    for one, other in pairs:
+        quarters[one] += 1
+        quarters[other] += 4
+    sizes = {kind: int((labels == kind).sum()) for kind in kinds}
+    most = min(2 * (sizes[kind] // wanted) for kind, wanted in quarters.items() if wanted)
+    if config.images > most:
+        raise BadInput(
+            f"data.images must be at most {most} for {config.clients} clients of {config.name}, "
+            f"not {config.images}."
+        )
+    images = config.images or most
+    if images < 2:
+        raise too_many
+    left = {kind: rng.permutation(np.flatnonzero(labels == kind)) for kind in kinds}
+
+    def take(kind: np.int64, count: int) -> Indices:
+        taken, left[kind] = left[kind][:count], left[kind][count:]
+        return taken
+
+    shares = [np.concatenate([take(kind, images) for kind in low]) for _ in range(many)]
+    shares += [
+        np.concatenate([take(one, images // 2), take(other, 2 * images)]) for one, other in pairs
+    ]
+    return [np.sort(share) for share in shares]
+
+
+def downsampled(
+    shares: Sequence[Indices], ids: Sequence[str], dropped: float, seed: int
+) -> list[Indices]:
+    """The shares after half the clients lost a part of theirs (Dinh et al., FedU, §V).
+
+    Parameters
+    ----------
+    shares : sequence of arrays
+        Each client's indices.
+    ids : sequence of str
+        The clients, in the same order.
+    dropped : float
+        What a client of the unlucky half loses; 0 leaves all as it is, and two are left it.
+    seed : int
+        Draws the half, and with a client's id what it keeps.
+    """
+    chosen = generator(seed, "downsample").permutation(len(shares))[: len(shares) // 2]
+    unlucky = set(chosen.tolist()) if dropped else set()
+    kept = []
+    for number, (client, share) in enumerate(zip(ids, shares, strict=True)):
+        size = min(len(share), max(2, round(len(share) * (1 - dropped))))
+        drawn = generator(seed, "downsample", client).permutation(len(share))[:size]
+        kept.append(share[np.sort(drawn)] if number in unlucky else share)
+    return kept
+
+
 def split_clients(
-    labels: Indices, shares: Sequence[Indices], fraction: float, seed: int
+    labels: Indices,
+    shares: Sequence[Indices],
+    fraction: float,
+    seed: int,
+    ids: Sequence[str] | None = None,
+    ordered: bool = False,
 ) -> dict[str, Split]:
     """Every client's train and test part, drawn apart from every other client's.
 
@@ -113,22 +196,30 @@ def split_clients(
         The share of each client's examples held out.
     seed : int
         With the client's id, all that a client's draw depends on.
+    ids : sequence of str, optional
+        The clients' own names; numbers without.
+    ordered : bool
+        Whether a client's examples follow each other in time: then the last of every class
+        are held out, for neighbours are too alike to test on.
     """
     clients = {}
-    for client, share in zip(client_ids(len(shares)), shares, strict=True):
+    for client, share in zip(ids or client_ids(len(shares)), shares, strict=True):
         if len(share) < 2:
             raise BadInput(
                 f"Client {client} has {len(share)} example{'s' * (len(share) != 1)}; a train/test "
                 "split needs at least 2: use fewer clients or another partition."
             )
-        held_out = hold_out(labels[share], fraction, generator(seed, "split", client))
+        rng = None if ordered else generator(seed, "split", client)
+        held_out = hold_out(labels[share], fraction, rng)
         clients[client] = Split(
             train=torch.from_numpy(share[~held_out]), test=torch.from_numpy(share[held_out])
         )
     return clients
 
 
-def hold_out(labels: Indices, fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+def hold_out(
+    labels: Indices, fraction: float, rng: np.random.Generator | None
+) -> NDArray[np.bool_]:
     """Which of a client's examples are for testing: as near to ``fraction`` as can be.
 
     Each class gives its due, rounded up or down so that the sum is right, and keeps
@@ -141,8 +232,8 @@ def hold_out(labels: Indices, fraction: float, rng: np.random.Generator) -> NDAr
         The classes of at least two examples.
     fraction : float
         The share to hold out; at least one example is, and one is not.
-    rng : numpy.random.Generator
-        Chooses the examples.
+    rng : numpy.random.Generator, optional
+        Chooses the examples; without, the last of every class are held out.
     """
     _, groups, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     _, groups, sizes = np.unique(
@@ -156,5 +247,7 @@ def hold_out(labels: Indices, fraction: float, rng: np.random.Generator) -> NDAr
         take[np.argmax(np.where(take < spare, due - take, -np.inf))] += 1
     chosen = np.zeros(len(labels), dtype=np.bool_)
     for group, count in enumerate(take):
-        chosen[rng.permutation(np.flatnonzero(groups == group))[:count]] = True
+        members = np.flatnonzero(groups == group)
+        members = members[::-1] if rng is None else rng.permutation(members)
+        chosen[members[:count]] = True
     return chosen

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from data.federated import DataConfig, FederatedData, Split, client_ids
-from data.partitions import partition, split_clients
+from data.folder import folder
+from data.images import cifar10, emnist_writers, fashion_mnist, mnist, mnist_writers
+from data.partitions import downsampled, split_clients
+from data.pool import shared_out
+from data.sensors import har, har_features, uci_har, vehicle
+from data.text import movielens, shakespeare, stackoverflow
 from strategies.core.errors import BadInput
 from strategies.core.seeding import generator
 
 Floats = NDArray[np.float64]
-Loader = Callable[[DataConfig, int, torch.dtype], FederatedData]
+Loader = Callable[..., FederatedData]  # of a config, a seed and a dtype
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,8 @@ class DataSet:
         The model used when none is named.
     loader : callable
         From a config, a seed and a dtype to the data.
+    alone : bool
+        Whether the loader takes the clients to load and opens nobody else's files.
     """
 
     name: str
@@ -43,9 +50,12 @@ class DataSet:
     natural: bool
     model: str
     loader: Loader
+    alone: bool = False
 
 
-def load(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
+def load(
+    config: DataConfig, seed: int, dtype: torch.dtype, only: Sequence[str] | None = None
+) -> FederatedData:
     """The data set a config names; the same arguments give the same data.
 
     Parameters
@@ -55,11 +65,18 @@ def load(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
     seed : int
         Decides the draws of generated data, the partition and the clients' splits.
     dtype : torch.dtype
-        Of the inputs (and of a quadratic problem's optima).
+        Of the inputs (and of a quadratic problem's optima); text is int64.
+    only : sequence of str, optional
+        The clients to load, on a device; of ``data.name=folder`` nobody else's files are opened.
     """
+    entry = DATASETS[config.name]
     state = random.getstate()  # importing scikit-learn or datasets draws from it
     try:
-        return DATASETS[config.name].loader(config, seed, dtype)
+        if only is None:
+            return entry.loader(config, seed, dtype)
+        # What depends on all clients, such as a partition, needs them all for a moment.
+        found = entry.loader(config, seed, dtype, *[only] * entry.alone)
+        return found.restricted(only)
     finally:
         random.setstate(state)
 
@@ -69,14 +86,8 @@ def digits(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
-    labels = labels.astype(np.int64)
-    shares = partition(labels, config, seed)
-    return FederatedData(
-        x=torch.from_numpy(pixels / 16).to(dtype),
-        y=torch.from_numpy(labels),
-        clients=split_clients(labels, shares, config.test_fraction, seed),
-        classes=10,
-    )
+    x = torch.from_numpy(pixels / 16).to(dtype)
+    return shared_out(config, seed, x, labels.astype(np.int64), 10)
 
 
 def synthetic(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
@@ -115,6 +126,7 @@ def synthetic(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedDat
         x[own] = torch.from_numpy(inputs)
         y[own] = torch.from_numpy(np.argmax(inputs @ weights + bias, axis=1))
     shares = np.split(np.arange(len(x)), config.clients)
+    shares = downsampled(shares, client_ids(len(shares)), config.downsample, seed)
     clients = split_clients(y.numpy(), shares, config.test_fraction, seed)
     return FederatedData(x, y, clients, config.classes)
 
@@ -190,29 +202,70 @@ def _numbers(table: object, name: str, axes: int, where: str, dtype: torch.dtype
     return values
 
 
+def _entry(
+    name: str, doc: str, model: str, loader: Loader, natural: bool = True, alone: bool = False
+) -> DataSet:
+    return DataSet(name, doc, natural, model, loader, alone)
+
+
 DATASETS: dict[str, DataSet] = {
     entry.name: entry
     for entry in (
-        DataSet(
+        _entry("cifar10", "60,000 colour images 32x32, 10 classes", "cnn", cifar10, natural=False),
+        _entry(
             "digits",
             "1,797 handwritten digits, 8x8 pixels, 10 classes; bundled",
+            "mlp",
+            digits,
             natural=False,
-            model="mlp",
-            loader=digits,
         ),
-        DataSet(
+        _entry(
+            "emnist-writers",
+            "EMNIST by writer, 62 classes: LEAF's FEMNIST JSON files in data.path",
+            "cnn",
+            emnist_writers,
+        ),
+        _entry(
+            "fashion-mnist",
+            "70,000 pieces of clothing, 28x28, 10 classes",
+            "mlp",
+            fashion_mnist,
+            natural=False,
+        ),
+        _entry(
+            "folder",
+            "your own: directories of clients or a CSV file in data.path; see docs/data.md",
+            "mlp",
+            folder,
+            alone=True,
+        ),
+        _entry("har", "30 people's phones, windows of 6x128 samples, 6 activities", "mlp", har),
+        _entry("har-features", "the same, 30 statistics of a window", "linear", har_features),
+        _entry("mnist", "70,000 handwritten digits, 28x28", "mlp", mnist, natural=False),
+        _entry("mnist-writers", "60,000 digits by their 539 writers, 28x28", "cnn", mnist_writers),
+        _entry("movielens", "100,000 film ratings, 1 to 5, by 943 users", "linear", movielens),
+        _entry(
             "quadratic",
             "quadratic losses with exact gradients, from the JSON file data.path",
-            natural=True,
-            model="vector",
-            loader=quadratic,
+            "vector",
+            quadratic,
         ),
-        DataSet(
+        _entry(
+            "shakespeare", "the next character, by 660 roles of 38 plays", "linear", shakespeare
+        ),
+        _entry(
+            "stackoverflow",
+            "the next word, by author: JSON lines in data.path",
+            "linear",
+            stackoverflow,
+        ),
+        _entry(
             "synthetic",
             "synthetic(gamma, beta): each client has its own inputs and labeller",
-            natural=True,
-            model="linear",
-            loader=synthetic,
+            "linear",
+            synthetic,
         ),
+        _entry("uci-har", "30 people, 561 features, 6 activities, in data.path", "linear", uci_har),
+        _entry("vehicle", "23 sensors, 100 features, 2 vehicles: vehicle.mat", "linear", vehicle),
     )
 }

@@ -10,3 +10,7 @@ class BadInput(ValueError):
 
 class RunFailed(RuntimeError):
     """A run that could not go on. The command line exits with 1."""
+
+
+class FetchFailed(RunFailed):
+    """A data set that could not be fetched: one clear sentence, and no half file left."""

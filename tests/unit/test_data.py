@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data import DATASETS, DataConfig, FederatedData, load
+from data.describe import draw, heterogeneity
 from data.federated import client_ids
 from data.partitions import hold_out, split_clients
 from data.sources import labeller
@@ -61,7 +62,7 @@ def test_the_config_offers_the_registered_data_sets() -> None:
 
 
 def test_an_unknown_data_set_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadInput, match="'digits', 'quadratic', 'synthetic', not 'mnits'"):
+    with pytest.raises(BadInput, match=r"'cifar10', 'digits', .* 'vehicle', not 'mnits'"):
         read(DataConfig, {"data.name": "mnits"}, "data")
 
 
@@ -133,6 +134,70 @@ def test_a_smaller_dirichlet_alpha_makes_clients_less_alike() -> None:
         return float(np.mean(counts.max(1) / counts.sum(1)))
 
     assert majority(100.0) < 0.2 < 0.35 < majority(0.2)
+
+
+def test_the_per_fedavg_split_is_the_papers() -> None:
+    """Half have a of each digit 0-4; the rest a/2 of one of them and 2a of one of 5-9 (§5)."""
+    data = load(DataConfig(partition="perfedavg", clients=10, images=16), 0, DTYPE)
+    shares = [torch.bincount(data.y[own(data, client)], minlength=10) for client in data.clients]
+    assert [share.tolist() for share in shares[:5]] == [[16] * 5 + [0] * 5] * 5
+    pairs = set()
+    for share in shares[5:]:
+        (low,), (high,) = share[:5].nonzero().tolist(), share[5:].nonzero().tolist()
+        assert (share[:5].sum(), share[5:].sum()) == (8, 32)
+        pairs.add((low[0], high[0]))
+    assert {low for low, _ in pairs} == {high for _, high in pairs} == set(range(5))
+    assert len(set(everyone(data))) == len(everyone(data))
+
+
+def test_the_per_fedavg_split_takes_what_there_is() -> None:
+    """20 clients: 10 a + 2 a/2 of digits 0-4, and 2 times 2a of the others: a <= 177 / 11."""
+    data = load(DataConfig(partition="perfedavg"), 0, DTYPE)
+    assert len(own(data, "000")) == 5 * 16
+    with pytest.raises(BadInput, match=r"data\.images must be at most 16 for 20 clients of digits"):
+        load(DataConfig(partition="perfedavg", images=17), 0, DTYPE)
+    with pytest.raises(BadInput, match=r"the perfedavg partition .* smaller data\.images"):
+        load(DataConfig(partition="perfedavg", clients=400), 0, DTYPE)
+
+
+def test_digits_have_no_clients_of_their_own() -> None:
+    with pytest.raises(BadInput, match=r"data\.partition must be .* no clients of its own"):
+        load(DataConfig(partition="natural"), 0, DTYPE)
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic"])
+def test_half_the_clients_lose_what_is_dropped(name: str) -> None:
+    """FedU's experiments drop 80% of the data of half the clients."""
+    whole = load(DataConfig(name=name, clients=10), 0, DTYPE)
+    fewer = load(DataConfig(name=name, clients=10, downsample=0.8), 0, DTYPE)
+    lucky = [
+        client for client in whole.clients if len(own(whole, client)) == len(own(fewer, client))
+    ]
+    assert len(lucky) == 5
+    for client in set(whole.clients) - set(lucky):
+        assert len(own(fewer, client)) == round(0.2 * len(own(whole, client)))
+        assert set(own(fewer, client).tolist()) < set(own(whole, client).tolist())
+
+
+def test_a_client_keeps_two_examples_whatever_is_dropped() -> None:
+    data = load(DataConfig(name="synthetic", examples=4, clients=2, downsample=0.99), 0, DTYPE)
+    assert sorted(len(own(data, client)) for client in data.clients) == [2, 4]
+
+
+def test_heterogeneity_is_the_distance_from_everyones_labels() -> None:
+    assert heterogeneity(np.array([[3, 3], [10, 10]])) == 0
+    assert heterogeneity(np.array([[4, 0], [0, 4]])) == pytest.approx(0.5)
+    # Everyone's shares are 3/4 and 1/4; the clients' distances are 1/4 and 1/4.
+    assert heterogeneity(np.array([[4, 0], [2, 2]])) == pytest.approx(0.25)
+
+
+def test_the_picture_is_a_png(tmp_path: Path) -> None:
+    draw(np.array([[4, 0], [2, 2]]), ["a", "b"], "two", tmp_path / "two.png")
+    from PIL import Image
+
+    with Image.open(tmp_path / "two.png") as image:
+        assert image.format == "PNG"
+        assert len(np.unique(np.asarray(image.convert("L")))) > 20
 
 
 def test_label_counts_count_the_training_labels() -> None:
@@ -236,6 +301,11 @@ def test_what_is_held_out_depends_on_the_draw() -> None:
     labels = np.zeros(20, dtype=np.int64)
     draws = {tuple(hold_out(labels, 0.5, np.random.default_rng(seed))) for seed in range(9)}
     assert len(draws) == 9
+
+
+def test_of_what_follows_in_time_the_last_of_each_class_are_held_out() -> None:
+    held_out = hold_out(np.array([0, 0, 1, 0, 0, 1, 1, 1]), 0.5, None)
+    assert np.flatnonzero(held_out).tolist() == [3, 4, 6, 7]
 
 
 def test_train_and_test_are_a_clients_examples_without_overlap() -> None:

@@ -251,12 +251,15 @@ DATASETS: dict[str, DataSet] = {
             quadratic,
         ),
         _entry(
-            "shakespeare", "the next character, by 660 roles of 38 plays", "linear", shakespeare
+            "shakespeare",
+            "the next character, by 660 roles of 38 plays",
+            "transformer",
+            shakespeare,
         ),
         _entry(
             "stackoverflow",
             "the next word, by author: JSON lines in data.path",
-            "linear",
+            "transformer",
             stackoverflow,
         ),
         _entry(

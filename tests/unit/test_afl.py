@@ -1,18 +1,19 @@
 """AFL, and agnostic APFL, against algebra."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from strategies import afl
 from strategies.core.errors import BadInput
-from tests.conftest import Array, Quadratics, Run
+from tests.conftest import Array, Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, drive
 
 Start = Callable[..., Run]
@@ -69,6 +70,38 @@ def test_clients_that_sit_out_keep_their_weight_but_for_the_projection(
     point[sampled] += 0.1 * 3 * losses(quadratics, quadratics.init)[sampled]
     found = [run.server()[f"mixture/00{k}"] for k in range(3)]
     np.testing.assert_allclose(found, projected(point), atol=EXACT, rtol=0)
+
+
+@settings(
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    seed=st.integers(0, 10**6),
+    count=st.integers(1, 4),
+    sampled=st.integers(0, 4),
+    steps=st.integers(1, 4),
+    rate=st.floats(0.0, 0.5),
+)
+def test_any_weights_average_whoever_was_sampled(
+    start: Start, tmp_path: Path, seed: int, count: int, sampled: int, steps: int, rate: float
+) -> None:
+    """Any quadratics, sample, steps and λ: the mean of the closed forms, weighted by λ."""
+    sampled = min(sampled, count)
+    problem = make_quadratics(tmp_path / f"{seed}.json", clients=count, size=2, seed=seed)
+    run = start(
+        scheme="afl", rounds=3, local_steps=steps, clients_per_round=sampled, seed=seed, lr=0.3,
+        afl={"lambda_lr": rate}, **problem.keys,
+    )  # fmt: skip
+    w, mixture = problem.init, np.ones(count) / count
+    for event in run.events:
+        chosen = [int(client) for client in event["clients"]]
+        ends = np.array([descended(w, problem.a[k], problem.c[k], 0.3, steps) for k in chosen])
+        shares = np.maximum(mixture[chosen], afl.LEAST)
+        slope = np.zeros(count)
+        slope[chosen] = count / len(chosen) * losses(problem, w)[chosen]
+        w = shares @ ends / shares.sum()
+        mixture = projected(mixture + rate * slope) if rate else mixture
+    np.testing.assert_allclose(run.shared(), w, atol=EXACT, rtol=0)
 
 
 def test_with_frozen_uniform_weights_it_is_fedavg(start: Start) -> None:

@@ -92,6 +92,15 @@ def test_fine_tuning_at_the_end_changes_only_the_personal_part(start: Start, mid
     assert [len(event["clients"]) for event in three.events[-2:]] == [4, 4]
 
 
+def test_fine_tuning_goes_on_from_each_clients_own_personal_part(start: Start) -> None:
+    """Steps too small to see leave every model where personalized training left it."""
+    two = start(pipeline="fedavg:2 fedalt:2", **SMALL)
+    three = start(pipeline="fedavg:2 fedalt:2 finetune:1", tune={"personal_lr": 1e-30}, **SMALL)
+    for client in ("000", "003"):
+        name = "output.weight"
+        np.testing.assert_array_equal(three.predictor(client, name), two.predictor(client, name))
+
+
 def test_partial_fine_tuning_right_after_fedavg(start: Start) -> None:
     """FT (part.): the last layer of the pre-trained model, nothing else."""
     base = start(scheme="fedavg", rounds=2, **SMALL)

@@ -37,7 +37,7 @@ def progress() -> Iterator[Callable[[str, int, int], Observer]]:
         yield (
             lambda title, rounds, done: (
                 lambda event: err.print(
-                    f"{title} round {event['round']}/{rounds} {_words(event)}",
+                    f"{event['stage']} round {event['round']}/{rounds} {_words(event)}",
                     highlight=False,
                     soft_wrap=True,
                 )
@@ -55,7 +55,9 @@ def progress() -> Iterator[Callable[[str, int, int], Observer]]:
 
         def follow(title: str, rounds: int, done: int) -> Observer:
             bar = bars.add_task(title, total=rounds, completed=done, words="waiting")
-            return lambda event: bars.update(bar, completed=event["round"], words=_words(event))
+            return lambda event: bars.update(
+                bar, description=event["stage"], completed=event["round"], words=_words(event)
+            )
 
         yield follow
 

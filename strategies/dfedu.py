@@ -33,7 +33,7 @@ from strategies.core.errors import BadInput
 from strategies.core.graphs import graph
 from strategies.core.scheme import Federation, Round, Work
 from strategies.core.task import Task
-from strategies.core.trees import Forest, Tree, distance, norm, stack_trees
+from strategies.core.trees import Forest, Tree, distance, mean_of_rows, norm, stack_trees
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def aggregate(config: Config, server: Server, uploads: Round) -> Server:
     weights = server.graph[:, [ids.index(client) for client in uploads.clients]]
     sums = fedu.neighbour_sums(weights, uploads.mean.w)
     return Server(
-        mean={n: v.double().mean(dim=0).to(v.dtype) for n, v in uploads.mean.w.items()},
+        mean=mean_of_rows(uploads.mean.w),
         round=torch.tensor(float(uploads.number), dtype=torch.float64),
         sums={k: {n: v[p].clone() for n, v in sums.items()} for p, k in enumerate(ids)},
         degrees=dict(zip(ids, weights.sum(dim=1).unbind(), strict=True)),

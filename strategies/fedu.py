@@ -33,7 +33,7 @@ from strategies.core.descent import descend
 from strategies.core.graphs import KINDS, graph, roughest
 from strategies.core.scheme import Federation, Round, Scheme, Work
 from strategies.core.task import Task
-from strategies.core.trees import Forest, Nothing, Tree, rows, stack_trees
+from strategies.core.trees import Forest, Nothing, Tree, mean_of_rows, rows, stack_trees
 
 EXCEPTION = "multi-task learning: a client's own model travels, to be compared with the others'"
 
@@ -174,8 +174,7 @@ def mean_of(ids: Sequence[str], models: Forest, initial: Tree) -> Tree:
     """The mean over all clients, those that never took part at the initial weights."""
     if not ids:
         return initial
-    everyone = stack_trees([models.get(client, initial) for client in ids])
-    return {n: v.double().mean(dim=0).to(v.dtype) for n, v in everyone.items()}
+    return mean_of_rows(stack_trees([models.get(client, initial) for client in ids]))
 
 
 def predictor(work: Work[Config], payload: Payload, personal: Nothing) -> Tree:

@@ -36,7 +36,7 @@ from strategies.core.config import key
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Federation, Round, Scheme, Work
 from strategies.core.task import Batch, Task
-from strategies.core.trees import Forest, Tree, norm, stack_trees
+from strategies.core.trees import Forest, Tree, mean_of_rows, norm, stack_trees
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def coupled(config: Config, server: Server, ids: Sequence[str]) -> Server:
         for name, value in primals.items()
     }
     return Server(
-        mean={n: v.double().mean(dim=0).to(v.dtype) for n, v in models.items()},
+        mean=mean_of_rows(models),
         primals=server.primals,
         models={k: {n: v[p].clone() for n, v in models.items()} for p, k in enumerate(ids)},
         paces=dict(zip(ids, inverse.abs().sum(dim=1).unbind(), strict=True)),

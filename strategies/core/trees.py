@@ -119,6 +119,11 @@ def rows(tree: Tree, order: Sequence[int]) -> Tree:
     return {name: value[list(order)] for name, value in tree.items()}
 
 
+def mean_of_rows(tree: Tree) -> Tree:
+    """The mean over the first axis, formed in double precision."""
+    return {name: value.double().mean(dim=0).to(value.dtype) for name, value in tree.items()}
+
+
 def stack_trees(trees: Sequence[Tree]) -> Tree:
     """Trees of several clients as one, with the client as the first axis."""
     return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}

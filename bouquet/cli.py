@@ -111,6 +111,30 @@ def compare(
 
 
 @app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Runs, or folders of runs.", metavar="DIR...")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The page; figures and tables go beside it.", metavar="FILE.html")
+    ] = Path("report.html"),
+) -> None:
+    """Compare runs on one page that opens from disk: figures, tables, who is helped or hurt.
+
+    [bold]Examples[/bold]
+
+      bouquet report runs/20260101-120000-apfl-digits
+
+      bouquet report runs/seed0 runs/seed1 runs/seed2 --out paper.html
+    """
+    from bouquet.display import out as console
+    from bouquet.report import write_report
+
+    for path in write_report(folders, out):
+        console.print(str(path), highlight=False, soft_wrap=True)
+
+
+@app.command()
 def schemes(
     name: Annotated[str | None, typer.Argument(help="Show one scheme with its keys.")] = None,
 ) -> None:

@@ -23,11 +23,10 @@ The paper lets a client adapt on its test data; here it adapts on its training d
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from strategies.core.config import key
-from strategies.core.descent import Sgd, descend
+from strategies.core.descent import Sgd, descend, functional_gradient
 from strategies.core.scheme import Model, Scheme, Work
 from strategies.core.task import Batch
 from strategies.core.trees import Nothing, Tree, detach, dot
@@ -66,7 +65,7 @@ def draws(config: Config, steps: int) -> int:
 def local_update(work: Work[Config], payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
     """Steps on the meta-objective F(w) = f(w − α ∇f(w))."""
     config, batches = work.config, work.batches
-    slope = torch.func.grad(work.task.loss)  # unlike plain autograd's, it can be differentiated
+    slope = functional_gradient(work.task.loss)  # unlike plain autograd's, it has a gradient
 
     def shifted(w: Tree, direction: Tree, size: float) -> Tree:
         return {name: w[name] + size * direction[name] for name in w}

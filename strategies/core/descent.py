@@ -1,5 +1,7 @@
 """The one training loop."""
 
+import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
@@ -37,11 +39,28 @@ def slope(objective: Callable[[P, S], Tensor], point: P, batch: S) -> P:
 
 
 def slope_in_vmap(objective: Callable[[P, S], Tensor], point: P, batch: S) -> P:
-    """The same inside ``torch.func.vmap``, where plain autograd cannot go.
+    """The same inside ``torch.func.vmap``, where plain autograd cannot go."""
+    return cast(P, functional_gradient(objective)(point, batch))
 
-    Importing it costs more than a second, which a device that trains one client saves.
+
+def functional_gradient(objective: Callable[..., Tensor]) -> Callable[..., Any]:
+    """``torch.func.grad``: a gradient that can be batched and differentiated again.
+
+    Its first use imports for more than a second, which a device that trains one client saves.
+    Nodes that are threads must not do so at once: the import parses source code, and two
+    threads that parse confuse Python 3.11 ("AST constructor recursion depth mismatch").
     """
-    return cast(P, torch.func.grad(objective)(point, batch))
+    with _importing:
+        _import_once()
+    return torch.func.grad(objective)
+
+
+_importing = threading.Lock()
+
+
+@functools.cache
+def _import_once() -> None:
+    torch.func.grad(torch.sum)(torch.zeros(1))
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def own_state(node: Node, client: str, round_: int, value: float) -> PersonalSta
     """A client's state with one value everywhere."""
     scheme, task = node.settings.scheme, node.problem.task
     initial = flatten(scheme.init_personal(node.settings.scheme_config, task, 1))
-    identity = Identity(scheme.name, scheme.version, fingerprint(task.initial), client)
+    identity = Identity(scheme.state_kind, scheme.version, fingerprint(task.initial), client)
     tensors = {name: torch.full_like(tensor, value) for name, tensor in initial.items()}
     return PersonalState(identity, round_, tensors)
 

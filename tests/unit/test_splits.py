@@ -493,7 +493,9 @@ def test_the_resnet_trains_a_round(start: Start) -> None:
 
 def settings_of(name: str, split: str) -> Settings:
     keys = {"data.clients": 3, "dtype": "float64", "personal.split": split, "model.name": name}
-    return parse(keys | {f"model.{key}": value for key, value in SMALL.items()})
+    return parse(
+        keys | {"scheme": "fedalt"} | {f"model.{key}": value for key, value in SMALL.items()}
+    )
 
 
 def assert_alike(start: Start, name: str, split: str) -> None:
@@ -525,7 +527,14 @@ def test_a_model_for_text_is_refused_where_there_are_numbers() -> None:
 
 
 def test_a_split_reaches_the_task() -> None:
-    settings = parse({"model.name": "mlp", "personal.split": "adapter", "personal.bottleneck": 5})
+    settings = parse(
+        {
+            "scheme": "fedalt",
+            "model.name": "mlp",
+            "personal.split": "adapter",
+            "personal.bottleneck": 5,
+        }
+    )
     task = make_task(settings, (64,), 10, None)
     assert task.personal
     assert all(".adapter." in name for name in task.personal)

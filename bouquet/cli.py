@@ -135,6 +135,35 @@ def report(
 
 
 @app.command()
+def dashboard(
+    folder: Annotated[
+        Path, typer.Argument(help="A run, or a folder of runs.", metavar="[DIR]")
+    ] = Path("runs"),
+    host: Annotated[
+        str, typer.Option(help="Where to listen; any but this machine needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 0,
+    token: Annotated[
+        str, typer.Option(help="What visitors must show; drawn where it is needed.")
+    ] = "",
+) -> None:
+    """Watch runs in a browser, as they go on or afterwards; Ctrl-C ends it.
+
+    [bold]Examples[/bold]
+
+      bouquet dashboard
+
+      bouquet dashboard runs/20260101-120000-apfl-digits --port 8000
+
+      bouquet dashboard runs --host 0.0.0.0 --port 8000
+    """
+    from bouquet.dashboard import serve
+    from bouquet.display import out
+
+    serve(folder, host, port, token, lambda address: out.print(address, soft_wrap=True))
+
+
+@app.command()
 def schemes(
     name: Annotated[str | None, typer.Argument(help="Show one scheme with its keys.")] = None,
 ) -> None:

@@ -116,16 +116,16 @@ def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
             yield from _runs_below(Path(one.path), depth - 1)
 
 
-def read(path: Path, name: str = "") -> Run:
-    """All that a run's folder says; what is missing or broken is left out."""
+def read(path: Path, name: str = "", events: list[dict[str, Any]] | None = None) -> Run:
+    """All that a run's folder says, or its log already read; what is broken is left out."""
     return Run(
         path=path,
         name=name or path.name,
         config=_read_config(path / "config.toml"),
-        events=read_events(path / "events.jsonl"),
+        events=read_events(path / "events.jsonl") if events is None else events,
         clients=_read_clients(path / "clients.csv"),
         summary=_read_summary(path / "summary.json"),
-        seen=max((_modified(path / name) for name in ("config.toml", "events.jsonl")), default=0.0),
+        seen=max((_modified(path / file) for file in ("config.toml", "events.jsonl")), default=0.0),
     )
 
 
@@ -230,9 +230,15 @@ def _read_summary(path: Path) -> dict[str, Any]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        with open(path, "rb", opener=not_followed) as file:
+            return file.read().decode("utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def not_followed(path: str, flags: int) -> int:
+    """Open a file that is in the folder itself, not a link out of it."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def _modified(path: Path) -> float:

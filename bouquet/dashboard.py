@@ -10,6 +10,7 @@ import json
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -203,7 +204,7 @@ def serve(folder: Path, host: str, port: int, token: str, say: Callable[[str], N
     config = uvicorn.Config(
         app, log_level="warning", timeout_graceful_shutdown=1, lifespan="off", ws="none"
     )
-    with listening:
+    with listening, suppress(KeyboardInterrupt):  # the way to end it, not an accident
         uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -281,3 +284,27 @@ def test_a_port_that_is_taken_is_refused(runs: Path) -> None:
         pytest.raises(BadInput, match=r"--host 127\.0\.0\.1 --port \d+: .*in use"),
     ):
         serve(runs, "127.0.0.1", taken.getsockname()[1], "", print)
+
+
+def test_the_command_serves_until_ctrl_c(runs: Path) -> None:
+    words = [sys.executable, "-m", "bouquet", "dashboard", str(runs)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        port = int(address.removeprefix("http://127.0.0.1:").removesuffix("/"))
+        assert Visitor(port).get("/api/runs").status == 200
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0
+
+
+def test_on_another_address_a_token_is_drawn(runs: Path) -> None:
+    words = [sys.executable, "-m", "bouquet", "dashboard", str(runs), "--host", "0.0.0.0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        place, _, token = server.stdout.readline().strip().partition("/?token=")
+        visitor = Visitor(int(place.rpartition(":")[2]))
+        assert len(token) >= 32
+        assert visitor.get("/api/runs").status == 401
+        assert visitor.get("/api/runs", authorization=f"Bearer {token}").status == 200
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0

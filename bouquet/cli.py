@@ -61,6 +61,12 @@ def simulate(
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the run in this folder.", metavar="DIR")
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="No progress, and of the result the folder alone.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The result as JSON instead of a table.")
+    ] = False,
 ) -> None:
     """Train on simulated clients.
 
@@ -71,14 +77,22 @@ def simulate(
       bouquet simulate --engine ray -c data.clients=100 -c clients-per-round=10
 
       bouquet simulate --resume runs/20260101-120000-apfl-digits -c rounds=60
+
+      bouquet simulate --quiet --json > summary.json
     """
-    from bouquet.display import show
+    from bouquet.display import show, show_json
     from strategies.core.errors import BadInput
 
     if resume is not None and out is not None:
         raise BadInput("--resume goes on in the run's own folder; it does not go with --out.")
     values = _values(config, keys, out)
-    show(_run(engine.value, [values], resume))
+    runs = _run(engine.value, [values], resume, quiet)
+    if as_json:
+        show_json(runs[0])
+    elif quiet:
+        print(runs[0].folder)
+    else:
+        show(runs)
 
 
 @app.command()
@@ -108,6 +122,59 @@ def compare(
     if out is not None:
         jobs = [job | {"out": str(out / str(job["scheme"]))} for job in jobs]
     show(_run(engine.value, jobs, None))
+
+
+@app.command()
+def report(
+    folders: Annotated[
+        list[Path], typer.Argument(help="Runs, or folders of runs.", metavar="DIR...")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="The page; figures and tables go beside it.", metavar="FILE.html")
+    ] = Path("report.html"),
+) -> None:
+    """Compare runs on one page that opens from disk: figures, tables, who is helped or hurt.
+
+    [bold]Examples[/bold]
+
+      bouquet report runs/20260101-120000-apfl-digits
+
+      bouquet report runs/seed0 runs/seed1 runs/seed2 --out paper.html
+    """
+    from bouquet.display import out as console
+    from bouquet.report import write_report
+
+    for path in write_report(folders, out):
+        console.print(str(path), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def dashboard(
+    folder: Annotated[
+        Path, typer.Argument(help="A run, or a folder of runs.", metavar="[DIR]")
+    ] = Path("runs"),
+    host: Annotated[
+        str, typer.Option(help="Where to listen; any but this machine needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 0,
+    token: Annotated[
+        str, typer.Option(help="What visitors must show; drawn where it is needed.")
+    ] = "",
+) -> None:
+    """Watch runs in a browser, as they go on or afterwards; Ctrl-C ends it.
+
+    [bold]Examples[/bold]
+
+      bouquet dashboard
+
+      bouquet dashboard runs/20260101-120000-apfl-digits --port 8000
+
+      bouquet dashboard runs --host 0.0.0.0 --port 8000
+    """
+    from bouquet.dashboard import serve
+    from bouquet.display import out
+
+    serve(folder, host, port, token, lambda address: out.print(address, soft_wrap=True))
 
 
 @app.command()
@@ -376,7 +443,9 @@ def _stop(code: int, sentence: str) -> NoReturn:
     sys.exit(code)
 
 
-def _run(engine: str, runs: list[dict[str, object]], resume: Path | None) -> "list[Finished]":
+def _run(
+    engine: str, runs: list[dict[str, object]], resume: Path | None, quiet: bool = False
+) -> "list[Finished]":
     """Simulate one run after the other; a wrong key of the last stops the first."""
     from bouquet.display import Finished, progress
     from bouquet.engines import simulate, with_nodes
@@ -386,7 +455,7 @@ def _run(engine: str, runs: list[dict[str, object]], resume: Path | None) -> "li
 
     # Flower's own chatter is for people who debug Flower.
     logging.getLogger("flwr").setLevel(os.environ.get("BOUQUET_LOG", "WARNING"))
-    with progress() as follow:
+    with progress(quiet) as follow:
         jobs = []
         for values in runs:
             if resume is not None:

@@ -1,5 +1,6 @@
 """What a person sees: progress while a run goes on, tables when it is over."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from bouquet.runs import number, read_events
+
 if TYPE_CHECKING:  # torch takes seconds to import
     from data import FederatedData
 
@@ -24,15 +27,19 @@ out = Console()
 err = Console(stderr=True)
 
 
+BARS = "▁▂▃▄▅▆▇█"
 Observer = Callable[[dict[str, Any]], None]
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str, int, int], Observer]]:
-    """Show the progress of runs: bars on a terminal, plain lines elsewhere.
+def progress(quiet: bool = False) -> Iterator[Callable[[str, int, int], Observer]]:
+    """Show the progress of runs: bars on a terminal, plain lines elsewhere, or nothing.
 
     Yields a function of a run's name, its rounds, and how many are done already.
     """
+    if quiet:
+        yield lambda title, rounds, done: lambda event: None
+        return
     if not err.is_terminal:
         yield (
             lambda title, rounds, done: (
@@ -190,10 +197,39 @@ def show(runs: Sequence[Finished]) -> None:
         " clients whose personal model does better, worse than the shared one."
     )
     for run in runs:
+        line = course(run)
+        if line and "utf" in out.encoding.lower():  # other terminals have no such letters
+            out.print(line, highlight=False, soft_wrap=True)
+    for run in runs:
         if "newcomers" in run.summary:
             out.print(newcomers(run.summary), highlight=False, soft_wrap=True)
     for run in runs:
         out.print(f"{run.summary['scheme']}: {run.folder}", highlight=False, soft_wrap=True)
+
+
+def show_json(run: Finished) -> None:
+    """Print the summary and where the run is, for programs."""
+    print(json.dumps(run.summary | {"folder": str(run.folder)}, indent=2))
+
+
+def course(run: Finished) -> str:
+    """How the personal models' accuracy, or else loss, went over the rounds, as a line of text."""
+    metrics = [event["metrics"] for event in read_events(run.folder / "events.jsonl")]
+    what = "accuracy" if "accuracy" in run.summary["personal"] else "loss"
+    found = [number(one.get(f"personal_{what}")) for one in metrics]
+    values = [value for value in found if value is not None]
+    if len(values) < 2:
+        return ""
+    ends = f"{_number(values[0])} to {_number(values[-1])}"
+    return f"{run.summary['scheme']}: personal {what} {sparkline(values)} {ends}"
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """Numbers as a row of bars, at most so many, the last number among them."""
+    step = -(-len(values) // width)
+    shown = values[::-1][::step][::-1]
+    low, high = min(shown), max(shown)
+    return "".join(BARS[round((v - low) / (high - low or 1) * (len(BARS) - 1))] for v in shown)
 
 
 def newcomers(summary: dict[str, Any]) -> str:

@@ -175,19 +175,40 @@ def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: 
     own : bool
         Whether ``models`` are the clients' own.
     """
+    return Scores(*_judged(task.score, models, x, y, real, own))
+
+
+def right(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Tensor:
+    """Whether each example is predicted right, by client and place; see :func:`score`."""
+
+    def of_one(model: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, ...]:
+        return (task.losses(model, x, y)[1].to(real.dtype) * real,)
+
+    return _judged(of_one, models, x, y, real, own)[0]
+
+
+def _judged(
+    judge: Callable[..., tuple[Tensor, ...]],
+    models: Tree,
+    x: Tensor,
+    y: Tensor,
+    real: Tensor,
+    own: bool,
+) -> Sequence[Tensor]:
+    """Judge all clients at once, or one by one where that cannot be."""
 
     def each() -> list[Tensor]:
         found = [
-            task.score({k: v[i] for k, v in models.items()} if own else models, x[i], y[i], real[i])
+            judge({k: v[i] for k, v in models.items()} if own else models, x[i], y[i], real[i])
             for i in range(len(x))
         ]
         return [torch.stack(parts) for parts in zip(*found, strict=True)]
 
     with torch.no_grad():
         if len(x) == 1:
-            return Scores(*each())
+            return each()
         try:
             axes = (0 if own else None, 0, 0, 0)
-            return Scores(*vmap(task.score, in_dims=axes)(models, x, y, real))
+            return cast(Sequence[Tensor], vmap(judge, in_dims=axes)(models, x, y, real))
         except (RuntimeError, NotImplementedError):
-            return Scores(*each())
+            return each()

@@ -49,12 +49,14 @@ def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the clients the message names."""
     note = _note(message)
     folder = cast(str, note["predictors-dir"])
+    outcomes = cast(str, note.get("outcomes-dir", ""))
     result = _node(message, context).evaluate(
         cast(int, note["round"]),
         cast(list[str], note["clients"]),
         wire.unpack(message.content.array_records[wire.ARRAYS]),
         Path(folder) if folder else None,
         cast(int, note["adapt"]),
+        Path(outcomes) if outcomes else None,
     )
     return _reply(result, message)
 

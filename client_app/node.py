@@ -23,7 +23,7 @@ from models import build, layout_of, personal_names, refuse_inputs, refuse_outpu
 from strategies.core.batches import Plan, draw, gather
 from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
-from strategies.core.files import BadFile, file_name
+from strategies.core.files import OUTCOMES, BadFile, file_name, seal, write_atomically
 from strategies.core.scheme import Work
 from strategies.core.seeding import generator
 from strategies.core.state import Identity, PersonalState
@@ -36,6 +36,7 @@ from strategies.core.trees import (
     flatten,
     pick,
     rows,
+    sha256,
     stack,
     unflatten,
 )
@@ -101,7 +102,9 @@ def _stamp(path: str) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=64)
 def _problem(settings: Settings, stamp: tuple[int, int], thread: int) -> Problem:
-    data = _data(settings.data, settings.run.seed, settings.dtype, stamp)
+    seed = settings.run.seed
+    data = _data(settings.data, seed, settings.dtype, stamp)
+    data = data.holding_out(settings.run.validation, seed)
     if data.classes:
         refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
     task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init)
@@ -236,11 +239,13 @@ class Node:
         payload_tree: Tree,
         predictors: Path | None,
         adapt: int = -1,
+        outcomes: Path | None = None,
     ) -> Result:
         """Evaluate the shared and the personal model of the named clients.
 
-        With ``predictors`` each client's own model is also written to that folder. With
-        ``adapt`` of at least 0 they are newcomers, who adapt by that many rounds' local work.
+        With ``predictors`` each client's own model is also written to that folder, and with
+        ``outcomes`` which examples the two models get right. With ``adapt`` of at least 0 they
+        are newcomers, who adapt by that many rounds' local work.
         """
         payload = self._checked(payload_tree, clients)
         result = Result()
@@ -250,6 +255,8 @@ class Node:
             result.clients += chunk
             if predictors is not None:
                 self._save_predictors(predictors, chunk, models)
+            if outcomes is not None and self.problem.task.classes:
+                self._save_outcomes(outcomes, round_, chunk, received, models)
         return result
 
     def _chunks(
@@ -287,7 +294,7 @@ class Node:
     ) -> Tree:
         started = time.perf_counter()
         scheme, task, run = self.settings.scheme, self.problem.task, self.settings.run
-        x, y, real = self._test_data(clients)
+        x, y, real = self._side_by_side([self.problem.data.clients[c].test for c in clients])
         work = self._work(round_, clients)
         adapts = scheme.adapts(work.config)
         differ = scheme.stateful or adapts > 0 or bool(scheme.own) or adapt >= 0
@@ -330,12 +337,11 @@ class Node:
             return torch.cat([held[one].train for one in sorted(held)])
         return held[client].train
 
-    def _test_data(self, clients: list[str]) -> tuple[Tensor, Tensor, Tensor]:
-        """Test examples of several clients side by side, padded."""
-        tests = [self.problem.data.clients[client].test for client in clients]
-        longest = max(len(test) for test in tests)
+    def _side_by_side(self, parts: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Examples of several clients side by side, padded."""
+        longest = max(len(part) for part in parts)
         index = torch.stack(
-            [torch.nn.functional.pad(t, (0, longest - len(t)), value=-1) for t in tests]
+            [torch.nn.functional.pad(p, (0, longest - len(p)), value=-1) for p in parts]
         )
         real = (index >= 0).to(self.settings.dtype)
         index = index.clamp(min=0)
@@ -348,6 +354,34 @@ class Node:
         for place, client in enumerate(clients):
             own = {name: value[place].clone() for name, value in models.items()}
             save_file(own, folder / f"{file_name(client)}.safetensors")
+
+    def _save_outcomes(
+        self, folder: Path, round_: int, clients: list[str], payload: Any, models: Tree
+    ) -> None:
+        """Write what the two models get right, for a paired test on the same examples.
+
+        They are about single examples of a client: no reply carries them.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        scheme, task, data = self.settings.scheme, self.problem.task, self.problem.data
+        shared = scheme.shared(self.settings.scheme_config, task, payload)
+        found: dict[str, Tree] = {client: {} for client in clients}
+        parts = ["test", "validation"] if self.settings.run.validation else ["test"]
+        for part in parts:
+            held = [getattr(data.clients[client], part) for client in clients]
+            x, y, real = self._side_by_side(held)
+            for whose, weights, own in (("shared", shared, False), ("personal", models, True)):
+                right = cohort.right(task, weights, x, y, real, own=own)
+                for client, row, kept in zip(clients, right, held, strict=True):
+                    found[client][f"{part}_{whose}"] = row[: len(kept)].float()
+        for client, tensors in found.items():
+            split = data.clients[client]
+            words = {"client": client, "round": str(round_)}
+            for part in parts:
+                held = getattr(split, part)
+                words[part] = sha256({"x": data.x[held], "y": data.y[held]})
+            path = folder / f"{file_name(client)}.safetensors"
+            write_atomically(path, seal(OUTCOMES, words, tensors))
 
     def _personal(self, client: str, before: int) -> Any:
         scheme = self.settings.scheme

@@ -1,13 +1,14 @@
 """What a federated data set is: examples, and which client holds which of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from strategies.core.config import key
 from strategies.core.errors import BadInput
+from strategies.core.seeding import generator
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,13 @@ class Split:
     ----------
     train, test : Tensor
         What the client learns from, and what it is judged on; both ascending.
+    validation : Tensor
+        What it may choose between models by; empty unless held out of ``train``.
     """
 
     train: Tensor
     test: Tensor
+    validation: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,30 @@ class FederatedData:
             return []
         labels = self.y[self.clients[client].train].flatten()
         return torch.bincount(labels, minlength=self.classes).tolist()
+
+    def holding_out(self, fraction: float, seed: int) -> "FederatedData":
+        """The same data with a validation part taken from each client's training part.
+
+        What a client holds out depends on the seed, its id and its own examples alone.
+        """
+        if not fraction:
+            return self
+        clients = {}
+        for client, split in self.clients.items():
+            size = len(split.train)
+            if size < 2:
+                raise BadInput(
+                    f"validation must be 0: client {client} has {size} training example, and "
+                    "holding one out would leave none."
+                )
+            held = min(size - 1, max(1, round(size * fraction)))
+            order = torch.from_numpy(generator(seed, "validation", client).permutation(size))
+            clients[client] = replace(
+                split,
+                train=split.train[order[held:].sort().values],
+                validation=split.train[order[:held].sort().values],
+            )
+        return replace(self, clients=clients)
 
     def restricted(self, only: Sequence[str]) -> "FederatedData":
         """Some clients and their examples, nobody else's; ids that are not there are refused."""

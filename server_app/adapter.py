@@ -79,6 +79,8 @@ class SchemeStrategy(Strategy):
         The stage this is of; the whole run without a pipeline.
     warm : bool
         Whether the task starts from another stage's weights, which nodes must be told.
+    outcomes_dir : str
+        Where simulated nodes write which examples their clients' models get right.
     """
 
     def __init__(
@@ -91,11 +93,13 @@ class SchemeStrategy(Strategy):
         server: Any = None,
         stage: Stage | None = None,
         warm: bool = False,
+        outcomes_dir: str = "",
     ) -> None:
         scheme = settings.scheme
         self.stage = stage or settings.stages[0]
         self.settings, self.task, self.roster = settings, task, roster
         self.state_dir, self.predictors_dir = state_dir, predictors_dir
+        self.outcomes_dir = outcomes_dir
         self.server = scheme.init_server(settings.scheme_config, task) if server is None else server
         self.report = Report()
         self.federation = Federation()
@@ -169,8 +173,13 @@ class SchemeStrategy(Strategy):
         With ``adapt`` of at least 0 they are newcomers that first adapt to the frozen
         server's model by that many rounds' local work.
         """
-        last = server_round >= self.settings.run.rounds and self.settings.run.save_predictors
-        note = {"predictors-dir": self.predictors_dir if last else "", "adapt": adapt}
+        run = self.settings.run
+        last = server_round >= run.rounds
+        note = {
+            "predictors-dir": self.predictors_dir if last and run.save_predictors else "",
+            "outcomes-dir": self.outcomes_dir if last and run.save_outcomes else "",
+            "adapt": adapt,
+        }
         return self._messages(MessageType.EVALUATE, server_round, clients, note)
 
     def aggregate_train(

@@ -171,6 +171,7 @@ def _strategy(
         server,
         stage,
         warm=bool(warm),
+        outcomes_dir=str(folder.outcomes.absolute()),
     )
 
 

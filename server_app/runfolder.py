@@ -60,6 +60,11 @@ class RunFolder:
         return self.path / "predictors"
 
     @property
+    def outcomes(self) -> Path:
+        """Which examples a simulation's clients get right."""
+        return self.path / "outcomes"
+
+    @property
     def checkpoint(self) -> Path:
         """The server's state after the last round."""
         return self.path / "server" / "checkpoint.safetensors"

@@ -75,6 +75,15 @@ class RunConfig:
     state_dir: str = key("", "folder of the disk store; empty = in the run's folder")
     nodes: int = key(0, "nodes that host the clients of a simulation; 0 = one per worker", low=0)
     save_predictors: bool = key(False, "write every client's final model to the run's folder")
+    save_outcomes: bool = key(
+        False, "write which examples each client's shared and personal model get right"
+    )
+    validation: float = key(
+        0.0,
+        "share of each client's training examples held out, to choose a model by; 0 = none",
+        low=0.0,
+        high=0.9,
+    )
     round_timeout: float = key(
         0.0, "seconds to wait for a round's replies; 0 = as long as it takes", low=0.0
     )

@@ -17,6 +17,9 @@ from safetensors.torch import save
 from strategies.core.errors import BadInput
 from strategies.core.trees import Tree, digest, sha256
 
+# Which examples a client's two models get right; written by nodes, read by reports.
+OUTCOMES = "bouquet-outcomes-1"
+
 
 class BadFile(BadInput):
     """A file that cannot be used; it is left as it is."""

@@ -601,3 +601,64 @@ def test_the_module_can_be_run_and_says_no_with_exit_code_2(tmp_path: Path) -> N
     said = "bouquet: clients-per-round must be at most 3, the number of clients, not 9.\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
     assert list(tmp_path.iterdir()) == []
+
+
+# Runs, reports and the dashboard for people and scripts
+
+
+def test_quiet_prints_where_the_run_is_and_nothing_else(bouquet: Bouquet, tmp_path: Path) -> None:
+    ended = bouquet("simulate", *small(), "--out", tmp_path / "run", "--quiet")
+    assert (ended.code, ended.out, ended.err) == (0, f"{tmp_path / 'run'}\n", "")
+
+
+def test_json_is_the_summary_and_the_folder(bouquet: Bouquet, tmp_path: Path) -> None:
+    ended = bouquet("simulate", *small(), "--out", tmp_path / "run", "--quiet", "--json")
+    told = json.loads(ended.out)
+    assert told.pop("folder") == str(tmp_path / "run")
+    assert told == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert ended.err == ""
+
+
+def test_the_course_of_a_run_is_a_line_of_bars(bouquet: Bouquet) -> None:
+    from bouquet.display import sparkline  # its consoles are as wide as the first import says
+
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert sparkline([3.0, 3.0]) == "▁▁"
+    assert len(sparkline(range(1000))) <= 40
+    assert sparkline(range(1000))[-1] == "█"
+    ended = bouquet("simulate", *small(rounds=3))
+    assert "apfl: personal accuracy " in ended.out
+
+
+def test_a_report_says_what_it_wrote(bouquet: Bouquet, tmp_path: Path) -> None:
+    assert bouquet("simulate", *small(), "--out", tmp_path / "run").code == 0
+    ended = bouquet("report", tmp_path / "run", "--out", tmp_path / "page.html")
+    assert ended.code == 0
+    assert all(Path(line).is_file() for line in ended.out.splitlines())
+    assert ended.out.splitlines()[0] == str(tmp_path / "page.html")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("report", "nowhere"), "nowhere is no folder."),
+        (("report", "."), ". holds no run (there is no config.toml in it or below)."),
+        (("report", ".", "--out", "page.txt"), "--out takes a file that ends in .html, not "),
+        (("dashboard", "nowhere"), "nowhere is no folder."),
+        (("dashboard", ".", "--host", "no such host"), "--host no such host --port 0: "),
+    ],
+)
+def test_reports_and_dashboards_of_nothing_are_refused(
+    bouquet: Bouquet, words: tuple[str, ...], said: str
+) -> None:
+    assert_refused(bouquet(*words), said)
+
+
+def test_the_run_folders_guide_names_every_key_of_the_log(bouquet: Bouquet, tmp_path: Path) -> None:
+    bouquet("simulate", *small(), "--out", tmp_path / "run")
+    guide = (Path(__file__).parents[2] / "docs" / "run-folder.md").read_text()
+    event = json.loads((tmp_path / "run" / "events.jsonl").read_text())
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    header = (tmp_path / "run" / "clients.csv").read_text().splitlines()[0].split(",")
+    for key in [*event, *event["timing"], *summary, *header]:
+        assert f"`{key}`" in guide, key

@@ -1,0 +1,175 @@
+"""The pictures of a report."""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+
+from bouquet.runs import Run, number
+
+# Okabe and Ito's colours, which people who confuse red and green can tell apart.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+HELPED, HURT, SAME = "#0072b2", "#d55e00", "#8a8a8a"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in two formats, and what it shows in words."""
+
+    name: str
+    title: str
+    words: str
+    png: bytes
+    svg: bytes
+
+
+def draw_all(runs: Sequence[Run], names: Sequence[str]) -> list[Picture]:
+    """The figures that the runs have the numbers for."""
+    names = [fill(name, 44) for name in names]
+    pictures = []
+    for what in ("accuracy", "loss"):
+        if any(f"personal_{what}" in event["metrics"] for run in runs for event in run.events):
+            pictures.append(_curves(runs, names, what))
+    measured = [(run, name) for run, name in zip(runs, names, strict=True) if changes(run)]
+    if measured:
+        pictures += [_violins(measured), _scatter(measured)]
+    return pictures
+
+
+def changes(run: Run) -> list[tuple[float, float]]:
+    """Each client's training examples, and how much more accurate its own model is."""
+    found = []
+    for row in run.clients:
+        size, shared, own = (
+            number(row.get(key))
+            for key in ("train_examples", "shared_accuracy", "personal_accuracy")
+        )
+        if size is not None and shared is not None and own is not None:
+            found.append((size, own - shared))
+    return found
+
+
+def stage_starts(run: Run) -> list[tuple[int, str]]:
+    """The first round of every stage of a pipeline."""
+    starts, before = [], None
+    for event in run.events:
+        if event.get("stage") != before:
+            before = event.get("stage")
+            starts.append((int(event["round"]), str(before)))
+    return starts if len(starts) > 1 else []
+
+
+def _curves(runs: Sequence[Run], names: Sequence[str], what: str) -> Picture:
+    figure = _figure(11, 4.2)
+    axes = figure.subplots(1, 2, sharey=True)
+    for axis, whose in zip(axes, ("shared", "personal"), strict=True):
+        for place, (run, name) in enumerate(zip(runs, names, strict=True)):
+            _curve(axis, run, f"{whose}_{what}", name, COLOURS[place % len(COLOURS)])
+            for round_, stage in stage_starts(run):
+                axis.axvline(round_ - 0.5, color="#bbbbbb", linewidth=0.8, zorder=0)
+                axis.annotate(
+                    stage,
+                    (round_ - 0.5, 1),
+                    xycoords=("data", "axes fraction"),
+                    xytext=(2, -9),
+                    textcoords="offset points",
+                    fontsize=7,
+                    color="#777777",
+                )
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.set(xlabel="round", ylabel=what if whose == "shared" else "", title=f"{whose} model")
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
+    words = (
+        f"Mean {what} of the shared and the personal models on the clients' own test data by "
+        "round; the band is from the 10th to the 90th percentile of the clients. Between full "
+        "evaluations only the clients that trained in a round count."
+    )
+    return _picture(figure, what, what.capitalize(), words)
+
+
+def _curve(axis: Any, run: Run, measure: str, name: str, colour: str) -> None:
+    points = [(event["round"], event["metrics"]) for event in run.events]
+    kept = [(round_, m) for round_, m in points if number(m.get(measure)) is not None]
+    rounds = [round_ for round_, _ in kept]
+    axis.plot(rounds, [m[measure] for _, m in kept], color=colour, label=name, linewidth=1.6)
+    low, high = ([m.get(f"{measure}_{end}", m[measure]) for _, m in kept] for end in ("p10", "p90"))
+    axis.fill_between(rounds, low, high, color=colour, alpha=0.13, linewidth=0)
+
+
+def _violins(measured: Sequence[tuple[Run, str]]) -> Picture:
+    figure = _figure(11, 1.8 + 0.75 * len(measured))
+    axis = figure.subplots()
+    for place, (run, _) in enumerate(measured):
+        for whose, shift, colour in (("shared", 0.19, SAME), ("personal", -0.19, HELPED)):
+            values = [number(row.get(f"{whose}_accuracy")) for row in run.clients]
+            known = [value for value in values if value is not None]
+            height = len(measured) - 1 - place + shift
+            _violin(axis, known, height, colour)
+            axis.plot([], [], color=colour, linewidth=6, label=whose if not place else None)
+    axis.set_yticks(range(len(measured)), [name for _, name in reversed(measured)])
+    axis.set(xlabel="accuracy on the client's own test data")
+    figure.legend(loc="outside lower center", ncols=2)
+    words = "How the clients' accuracies are spread; a dot is a client, the line their median."
+    return _picture(figure, "spread", "Clients", words)
+
+
+def _violin(axis: Any, values: Sequence[float], height: float, colour: str) -> None:
+    if len(set(values)) > 1:  # a density needs values that differ
+        parts = axis.violinplot(
+            values, [height], orientation="horizontal", widths=0.36, showextrema=False
+        )
+        for body in parts["bodies"]:
+            body.set(facecolor=colour, alpha=0.35)
+    spread = np.random.default_rng(0).uniform(-0.07, 0.07, len(values))
+    axis.scatter(values, height + spread, s=7, color=colour, alpha=0.7, linewidth=0)
+    middle = float(np.median(values))
+    axis.vlines(middle, height - 0.16, height + 0.16, color=colour, linewidth=2)
+
+
+def _scatter(measured: Sequence[tuple[Run, str]]) -> Picture:
+    columns = min(3, len(measured))
+    rows = -(-len(measured) // columns)
+    figure = _figure(11, 0.8 + 3 * rows)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    for axis in grid.flat[len(measured) :]:
+        axis.set_visible(False)
+    for axis, (run, name) in zip(grid.flat, measured, strict=False):
+        points = changes(run)
+        groups = (("helped", HELPED, "^"), ("hurt", HURT, "v"), ("as before", SAME, "o"))
+        for (word, colour, marker), sign in zip(groups, (1, -1, 0), strict=True):
+            chosen = [point for point in points if np.sign(point[1]) == sign]
+            x, y = [size for size, _ in chosen], [gain for _, gain in chosen]
+            label = f"{len(chosen)} {word}"
+            axis.scatter(x, y, s=18, color=colour, marker=marker, alpha=0.75, lw=0, label=label)
+        axis.axhline(0, color="#999999", linewidth=0.8, zorder=0)
+        axis.set_title(name, fontsize=9)
+        axis.legend(fontsize=7)
+    figure.supxlabel("training examples", fontsize=10)
+    figure.supylabel("personal less shared accuracy", fontsize=10)
+    words = (
+        "Every client's change in accuracy from the shared to its own model, against how many "
+        "examples it trains on. Points alone say nothing of chance: the verdict below does."
+    )
+    return _picture(figure, "change", "Helped and hurt", words)
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    # A Figure by itself knows no windows, so this works where there is no screen.
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _picture(figure: Any, name: str, title: str, words: str) -> Picture:
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    files = []
+    for kind, facts in (("png", {"Software": None}), ("svg", {"Date": None})):
+        content = io.BytesIO()
+        figure.savefig(content, format=kind, dpi=130, metadata=facts)
+        files.append(content.getvalue())
+    return Picture(name, title, words, *files)

@@ -1,0 +1,310 @@
+"""The dashboard's server: what it tells, whom it refuses, and that it only reads."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bouquet.dashboard import HEADERS, make_app, serve
+from bouquet.follow import MOST_CELLS, MOST_POINTS, Log, Watch, details, history, overview
+from bouquet.runs import read
+from strategies.core.errors import BadInput
+from tests.conftest import Run
+from tests.serving import Visitor, serving
+from tests.unit.test_report import event, write_run
+
+Visit = Callable[..., Visitor]
+
+
+@pytest.fixture
+def visit() -> Iterator[Visit]:
+    """Serves a folder for as long as the test lasts."""
+    with ExitStack() as open_:
+        yield lambda folder, token="": open_.enter_context(serving(folder, token))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    folder = tmp_path / "runs"
+    failed = [{"client": "b", "reason": "no reply in time"}]
+    events = [
+        event(1, clients=["a"], failures=failed, timing={"training": 0.5, "round": 0.8}),
+        event(2, clients=["a", "b"], bytes_up=10, bytes_down=20),
+    ]
+    write_run(folder / "one", "\n".join(events) + "\n")
+    write_run(folder / "deep" / "two", event(1) + "\n", scheme="local")
+    (tmp_path / "secret.txt").write_text("secret")
+    return folder
+
+
+# What it tells
+
+
+def test_every_run_in_the_folder_has_a_line(visit: Visit, runs: Path) -> None:
+    lines = {line["name"]: line for line in visit(runs).get("/api/runs").json()}
+    assert lines.keys() == {"one", "deep/two"}
+    one = lines["one"]
+    assert (one["scheme"], one["data"], one["round"], one["rounds"]) == ("apfl", "digits", 2, 3)
+    assert (one["state"], one["left"]) == ("running", 1.0)
+    assert one["personal_accuracy"] == 0.6
+
+
+def test_a_runs_details(visit: Visit, runs: Path) -> None:
+    told = visit(runs).get("/api/run", {"name": "one"}).json()
+    assert told["curve"]["round"] == [1, 2]
+    assert told["curve"]["personal_accuracy_p10"] == [0.1, 0.1]
+    assert told["cost"]["bytes_down"] == [0, 20]
+    assert told["cost"]["training"] == [0.5, 0]
+    assert told["cost"]["waiting"] == [pytest.approx(0.3), 1.0]
+    assert told["failures"] == [{"round": 1, "client": "b", "reason": "no reply in time"}]
+    rows = {row["client"]: row for row in told["clients"]}
+    assert (rows["a"]["trained"], rows["a"]["last_seen"], rows["a"]["failures"]) == (2, 2, 0)
+    assert (rows["b"]["trained"], rows["b"]["last_seen"], rows["b"]["failures"]) == (1, 2, 1)
+
+
+def test_a_clients_history(visit: Visit, runs: Path) -> None:
+    told = visit(runs).get("/api/client", {"run": "one", "client": "b"}).json()
+    assert told["trained"] == [2]
+    assert told["failures"][0]["reason"] == "no reply in time"
+    assert visit(runs).get("/api/client", {"run": "one", "client": "z"}).status == 404
+
+
+def test_a_real_run_is_shown_as_its_folder_tells(start: Callable[..., Run]) -> None:
+    run = start(scheme="apfl", rounds=2, data={"clients": 3}, nodes=1, model={"name": "linear"})
+    found = read(run.path)
+    assert found.state() == "finished"
+    rows = details(found)["clients"]
+    for row, expected in zip(rows, run.clients, strict=True):
+        assert row["alpha"] == pytest.approx(float(expected["alpha"]))
+        gap = float(expected["personal_accuracy"]) - float(expected["shared_accuracy"])
+        assert row["change"] == pytest.approx(gap)
+        assert row["trained"] == 2
+    told = history(found, rows[0]["client"])
+    assert told is not None
+    assert told["trained"] == [1, 2]
+
+
+def test_a_run_that_is_silent_for_long_has_stopped(runs: Path) -> None:
+    old = time.time() - 10_000
+    for name in ("config.toml", "events.jsonl"):
+        os.utime(runs / "one" / name, (old, old))
+    assert overview({"one": read(runs / "one")})[0]["state"] == "stopped"
+
+
+def test_much_is_thinned_out_and_the_last_round_stays(tmp_path: Path) -> None:
+    ids = [f"{n:04d}" for n in range(1000)]
+    lines = [event(n, clients=ids[n % 2 :: 2]) for n in range(1, 1001)]
+    told = details(read(write_run(tmp_path / "run", "\n".join(lines) + "\n", rounds=1000)))
+    assert len(told["curve"]["round"]) <= MOST_POINTS
+    assert told["curve"]["round"][-1] == told["cost"]["round"][-1] == 1000
+    part = told["participation"]
+    assert (part["width"], part["height"]) == (MOST_CELLS, MOST_CELLS)
+    assert len(json.dumps(told)) < 1_000_000
+
+
+def test_participation_is_what_happened(runs: Path) -> None:
+    import base64
+
+    part = details(read(runs / "one"))["participation"]
+    cells = np.frombuffer(base64.b64decode(part["cells"]), np.uint8).reshape(2, 2)
+    assert cells.tolist() == [[200, 200], [255, 200]]
+
+
+def test_prometheus_can_ask(visit: Visit, runs: Path) -> None:
+    lines = visit(runs).get("/metrics").text.splitlines()
+    assert 'bouquet_round{run="one"} 2' in lines
+    assert 'bouquet_personal_accuracy{run="deep/two"} 0.6' in lines
+
+
+# Logs that grow, or break
+
+
+def test_a_log_is_read_on_from_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = Log(path)
+    log.update()
+    path.write_text(event(1) + "\n" + event(2)[:10])
+    log.update()
+    assert list(log.events) == [1]
+    with open(path, "a") as file:
+        file.write(event(2)[10:] + "\nbroken\n" + event(3) + "\n")
+    log.update()
+    assert list(log.events) == [1, 2, 3]
+
+
+def test_a_log_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(event(n) + "\n" for n in (1, 2, 3)))
+    log = Log(path)
+    log.update()
+    (tmp_path / "new").write_text(event(1) + "\n")
+    os.replace(tmp_path / "new", path)
+    log.update()
+    assert list(log.events) == [1]
+
+
+def test_a_watch_sees_what_changes_and_what_is_new(runs: Path) -> None:
+    watch = Watch(runs)
+    before = watch.stamps()
+    assert watch.stamps() == before
+    with open(runs / "one" / "events.jsonl", "a") as file:
+        file.write(event(3) + "\n")
+    write_run(runs / "three")
+    after = watch.stamps()
+    assert {name for name in after if after[name] != before.get(name)} == {"one", "three"}
+    assert watch.runs()["one"].done == 3
+
+
+# Bad input
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"nowhere is no folder\.$"):
+        make_app(tmp_path / "nowhere")
+
+
+def test_empty_and_foreign_folders_hold_no_runs(visit: Visit, tmp_path: Path) -> None:
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "events.jsonl").write_text("x")
+    page = visit(tmp_path)
+    assert page.get("/api/runs").json() == []
+    assert page.get("/").status == 200
+
+
+def test_a_folder_that_calls_itself_a_run_and_is_none_breaks_nothing(
+    visit: Visit, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.toml").write_bytes(b"\xff not toml [")
+    (run / "events.jsonl").write_bytes(b'{"round": 1, "failures": [3, {}]}\n\x00\xff\n')
+    (run / "clients.csv").write_text("a,b\n1\n")
+    (run / "summary.json").write_text("[]")
+    page = visit(tmp_path)
+    assert page.get("/api/runs").json()[0]["scheme"] == "?"
+    assert page.get("/api/run", {"name": "run"}).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/run?name=..",
+        "/api/run?name=../secret.txt",
+        "/api/run?name=one/../one",
+        "/api/run?name=/etc",
+        "/api/client?run=..&client=a",
+        "/../secret.txt",
+        "/..%2fsecret.txt",
+        "/%2e%2e/secret.txt",
+        "/one/config.toml",
+        "/dashboard.py",
+        "/docs",
+        "/openapi.json",
+    ],
+)
+def test_no_address_leads_out_of_what_is_served(visit: Visit, runs: Path, path: str) -> None:
+    answer = visit(runs).get(path)
+    assert answer.status == 404
+    assert "secret" not in answer.text
+
+
+def test_links_out_of_the_folder_are_not_followed(visit: Visit, runs: Path, tmp_path: Path) -> None:
+    outside = write_run(tmp_path / "outside", event(1) + "\n")
+    (runs / "link").symlink_to(outside)
+    (runs / "one" / "events.jsonl").unlink()
+    (runs / "one" / "events.jsonl").symlink_to(outside / "events.jsonl")
+    lines = {line["name"]: line["round"] for line in visit(runs).get("/api/runs").json()}
+    assert lines == {"one": 0, "deep/two": 1}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_can_be_changed(visit: Visit, runs: Path, method: str) -> None:
+    assert visit(runs).get("/api/runs", method=method).status == 405
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+def test_another_host_name_is_refused(visit: Visit, runs: Path, host: str) -> None:
+    answer = visit(runs).get("/api/runs", host=host)
+    assert answer.status == 421
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:80", "localhost:8000", "[::1]:80", "localhost"])
+def test_this_machines_names_are_answered(visit: Visit, runs: Path, host: str) -> None:
+    assert visit(runs).get("/api/runs", host=host).status == 200
+
+
+def test_with_a_token_only_those_who_show_it_are_answered(visit: Visit, runs: Path) -> None:
+    page = visit(runs, "sesame")
+    for path in (
+        "/",
+        "/api/runs",
+        "/app.js",
+        "/metrics",
+        "/?token=wrong",
+        "/api/runs?token=sesame",
+    ):
+        assert page.get(path).status == 401, path
+    assert page.get("/api/runs", authorization="Bearer sesame").status == 200
+    entered = page.get("/?token=sesame")
+    assert (entered.status, entered.headers["location"]) == (303, "/")
+    cookie = entered.headers["set-cookie"]
+    assert "httponly" in cookie.lower()
+    assert "samesite=strict" in cookie.lower()
+    assert page.get("/api/runs", cookie=cookie.partition(";")[0]).status == 200
+    assert page.get("/api/runs", cookie="bouquet-token=wrong").status == 401
+
+
+def test_pages_may_not_ask_other_hosts(visit: Visit, runs: Path) -> None:
+    page = visit(runs)
+    for path in ("/", "/app.js", "/api/runs", "/nothing"):
+        assert page.get(path).headers.items() >= {
+            (name.lower(), value) for name, value in HEADERS.items()
+        }
+
+
+@pytest.mark.parametrize("file", ["index.html", "app.js", "charts.js", "style.css"])
+def test_the_page_itself_names_no_other_host(file: str) -> None:
+    text = (Path(__file__).parents[2] / "bouquet" / "web" / file).read_text()
+    assert "//" not in text.replace("// ", "")
+
+
+def test_a_port_that_is_taken_is_refused(runs: Path) -> None:
+    import socket
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(BadInput, match=r"--host 127\.0\.0\.1 --port \d+: .*in use"),
+    ):
+        serve(runs, "127.0.0.1", taken.getsockname()[1], "", print)
+
+
+def test_the_command_serves_until_ctrl_c(runs: Path) -> None:
+    words = [sys.executable, "-m", "bouquet", "dashboard", str(runs)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().strip()
+        port = int(address.removeprefix("http://127.0.0.1:").removesuffix("/"))
+        assert Visitor(port).get("/api/runs").status == 200
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0
+
+
+def test_on_another_address_a_token_is_drawn(runs: Path) -> None:
+    words = [sys.executable, "-m", "bouquet", "dashboard", str(runs), "--host", "0.0.0.0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        place, _, token = server.stdout.readline().strip().partition("/?token=")
+        visitor = Visitor(int(place.rpartition(":")[2]))
+        assert len(token) >= 32
+        assert visitor.get("/api/runs").status == 401
+        assert visitor.get("/api/runs", authorization=f"Bearer {token}").status == 200
+        server.send_signal(signal.SIGINT)
+        assert server.wait(30) == 0

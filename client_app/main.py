@@ -1,5 +1,6 @@
 """The ClientApp: Flower messages in, a node's work, Flower messages out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -7,8 +8,9 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from client_app.device import Device, device
 from client_app.node import Node, Problem, Result, problem, started_from
-from client_app.stores import ContextStore, DiskStore, MemoryStore, Mirrored, Store
+from client_app.stores import ContextStore, DeviceStore, DiskStore, MemoryStore, Mirrored, Store
 from strategies.core import wire
 from strategies.core.errors import BadInput
 from strategies.settings import Settings, parse
@@ -48,12 +50,11 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the clients the message names."""
     note = _note(message)
-    folder = cast(str, note["predictors-dir"])
     result = _node(message, context).evaluate(
         cast(int, note["round"]),
         cast(list[str], note["clients"]),
         wire.unpack(message.content.array_records[wire.ARRAYS]),
-        Path(folder) if folder else None,
+        _predictors(message, context),
         cast(int, note["adapt"]),
     )
     return _reply(result, message)
@@ -67,10 +68,14 @@ def forget() -> None:
 def _node(message: Message, context: Context) -> Node:
     torch.set_num_threads(1)  # nodes share the machine; one core each
     settings = parse(message.content.config_records[wire.SETTINGS])
-    loaded = problem(settings)
+    own = device(context.node_config)
+    if own is not None:  # where the server's data are is none of a device's business
+        settings = replace(settings, data=replace(settings.data, path=own.data_path))
+    loaded = problem(settings, None if own is None else own.clients)
     if wire.WARM in message.content.array_records:
         loaded = started_from(loaded, wire.unpack(message.content.array_records[wire.WARM]))
-    hosted, store = _hosted(loaded, context), _store(settings, message, context)
+    hosted = _hosted(loaded, context) if own is None else own.clients
+    store = _store(settings, message, context) if own is None else _own(settings, message, own)
     lr = cast(float, _note(message).get("lr", settings.run.lr))
     return Node(settings.with_run(lr=lr), loaded, hosted, store)
 
@@ -92,6 +97,20 @@ def _store(settings: Settings, message: Message, context: Context) -> Store:
     return durable
 
 
+def _own(settings: Settings, message: Message, own: Device) -> Store:
+    """A device's store: in its own folder, whatever the server says; only the name is the run's."""
+    states = own.states(cast(str, _note(message)["state-dir"]))
+    return DeviceStore(states, own.runs, keep=settings.run.personal_from == "keep")
+
+
+def _predictors(message: Message, context: Context) -> Path | None:
+    """Where final models go, if they are asked for: on a device, to its own folder."""
+    folder, own = cast(str, _note(message)["predictors-dir"]), device(context.node_config)
+    if not folder:
+        return None
+    return Path(folder) if own is None else own.predictors
+
+
 def _introduce(node: Node, context: Context) -> RecordDict:
     data, clients = node.problem.data, list(node.clients)
     metrics: dict[str, int | float | list[int] | list[float]] = {
@@ -100,7 +119,6 @@ def _introduce(node: Node, context: Context) -> RecordDict:
         "input_shape": list(data.x.shape[1:]),
         "classes": data.classes,
         "nodes": int(context.node_config.get("num-partitions", 1)),
-        "place": int(context.node_config.get("partition-id", 0)),
     }
     if node.settings.run.share_label_counts and data.classes:
         metrics["label_counts"] = [n for client in clients for n in data.label_counts(client)]

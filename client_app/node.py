@@ -71,15 +71,15 @@ def make_task(
     return Task(module.to("meta"), initial, classes, names)
 
 
-def problem(settings: Settings) -> Problem:
+def problem(settings: Settings, only: tuple[str, ...] | None = None) -> Problem:
     """Load data once per process, and make the task once per thread.
 
     Nodes of an inline simulation are threads: they share the data, which nobody
-    writes to, but not the task's module.
+    writes to, but not the task's module. A device loads ``only`` its own clients' data.
     """
     with _loading:
         same = settings.with_run(out="", rounds=1)  # these two make no difference
-        return _problem(same, _stamp(settings.data.path), threading.get_ident())
+        return _problem(same, _stamp(settings.data.path), threading.get_ident(), only)
 
 
 def started_from(loaded: Problem, weights: Tree) -> Problem:
@@ -100,8 +100,10 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=64)
-def _problem(settings: Settings, stamp: tuple[int, int], thread: int) -> Problem:
-    data = _data(settings.data, settings.run.seed, settings.dtype, stamp)
+def _problem(
+    settings: Settings, stamp: tuple[int, int], thread: int, only: tuple[str, ...] | None
+) -> Problem:
+    data = _data(settings.data, settings.run.seed, settings.dtype, stamp, only)
     if data.classes:
         refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
     task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init)
@@ -125,9 +127,13 @@ def _try(model: str, task: Task, data: FederatedData) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _data(
-    config: DataConfig, seed: int, dtype: torch.dtype, stamp: tuple[int, int]
+    config: DataConfig,
+    seed: int,
+    dtype: torch.dtype,
+    stamp: tuple[int, int],
+    only: tuple[str, ...] | None,
 ) -> FederatedData:
-    return load(config, seed, dtype)
+    return load(config, seed, dtype, only)
 
 
 @dataclass

@@ -7,6 +7,7 @@ from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import HttpGrid
 
 from server_app.loop import Event, run
 from server_app.runfolder import RunFolder, new_folder
@@ -78,4 +79,5 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run as ``flwr run`` asks, with the keys of its run config."""
     settings = parse(context.run_config)
-    run(grid, settings, new_folder(settings), engine="flwr")
+    engine = "grpc" if isinstance(grid, HttpGrid) else "flwr"  # SuperNodes, or a simulation
+    run(grid, settings, new_folder(settings), engine=engine)

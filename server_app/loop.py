@@ -149,16 +149,26 @@ def _told(settings: Settings, engine: str) -> Settings:
     Devices are told no path of the server's, and a device that is gone is not waited for forever.
     """
     if engine == "grpc":
-        if any(settings.in_stage(stage).scheme.pooled for stage in settings.stages):
-            raise BadInput(
-                "scheme must not be 'centralized' in a deployment: the data stay on the devices."
-            )
+        check_deployable(settings)
         hidden = replace(settings, data=replace(settings.data, path=""))
         timeout = settings.run.round_timeout or DEPLOYED_TIMEOUT
         return hidden.with_run(store="disk", out="", state_dir="", round_timeout=timeout)
     if settings.run.store != "auto":
         return settings
     return settings.with_run(store="memory" if engine == "inline" else "disk")
+
+
+def check_deployable(settings: Settings) -> None:
+    """Refuse what devices cannot or must not do."""
+    if any(settings.in_stage(stage).scheme.pooled for stage in settings.stages):
+        raise BadInput(
+            "scheme must not be 'centralized' in a deployment: the data stay on the devices."
+        )
+    if settings.run.store not in ("auto", "disk"):
+        raise BadInput(
+            f"store must be 'disk' in a deployment, not {settings.run.store!r}: a device's memory "
+            "does not outlive a message."
+        )
 
 
 def _strategy(

@@ -107,6 +107,7 @@ class RunConfig:
     )
     cohort_chunk: int = key(0, "most clients in one computation; 0 = by the model's size", low=0)
     out: str = key("", "the run's folder; empty = a new one under runs/")
+    resume: bool = key(False, "with flwr run: go on with the run in the folder `out`")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,342 @@
+"""A deployment on this machine: a SuperLink and SuperNodes that speak gRPC over TLS.
+
+Every process is in a session of its own, so that whatever it started can be ended with it.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.cli.build import build_fab_from_disk
+from flwr.common.serde import fab_to_proto, user_config_to_proto
+from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+from bouquet.certificates import make_certificates, make_node_key
+from data import load
+from server_app.loop import check_deployable
+from server_app.runfolder import RunFolder, new_folder, resumed
+from strategies.core.errors import BadInput, RunFailed
+from strategies.core.trees import digest
+from strategies.settings import Settings, parse
+
+APP = Path(__file__).parent.parent
+HOST = "127.0.0.1"
+Observer = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a node is told about itself.
+
+    Parameters
+    ----------
+    name : str
+        For its key and its log.
+    clients : tuple of str
+        The clients that live there.
+    folder : Path
+        Where it keeps what is personal.
+    data_path : str
+        Its data; empty for data sets that need none.
+    """
+
+    name: str
+    clients: tuple[str, ...]
+    folder: Path
+    data_path: str = ""
+
+    @property
+    def node_config(self) -> str:
+        """Flower's ``--node-config``."""
+        words = {
+            "client-id": ",".join(self.clients),
+            "state-dir": str(self.folder.absolute()),
+            "data.path": self.data_path and os.path.abspath(self.data_path),
+        }
+        return " ".join(f"{name}={json.dumps(word)}" for name, word in words.items() if word)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """What Flower's processes need to run offline, on our libraries, with a home of their own."""
+    return os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        # A look every second would be a good part of a short round.
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@dataclass
+class Deployment:
+    """A SuperLink and its nodes.
+
+    Parameters
+    ----------
+    private : Path
+        A folder that only its owner can read: keys, certificates, the SuperLink's database.
+    logs : Path
+        What every process says, a file each.
+    """
+
+    private: Path
+    logs: Path
+    fleet: str = ""
+    control: str = ""
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def start_link(self) -> None:
+        """Start the SuperLink, and wait until it answers."""
+        if not (self.private / "ca.pem").exists():
+            make_certificates(self.private, [HOST, "localhost"])
+            self.fleet, self.control = f"{HOST}:{free_port()}", f"{HOST}:{free_port()}"
+        here = self.private
+        host, _, port = self.control.partition(":")
+        command = ["flower-superlink", "--host", host, "--port", port]
+        command += ["--fleet-api-address", self.fleet, "--database", str(here / "superlink.db")]
+        command += ["--enable-supernode-auth", "--ssl-ca-certfile", str(here / "ca.pem")]
+        command += ["--ssl-certfile", str(here / "server.pem")]
+        command += ["--ssl-keyfile", str(here / "server.key")]
+        self.launch("superlink", command)
+        for address in (self.fleet, self.control):
+            self._wait_for(address)
+
+    def start_node(self, host: Host) -> None:
+        """Start a node, with a key that the SuperLink is told of the first time."""
+        key = self.private / f"{host.name}.key"
+        if not key.exists():
+            make_node_key(key)
+            self.register(key.with_name(f"{key.name}.pub"))
+        command = ["flower-supernode", "--superlink", self.fleet, "--host", HOST]
+        command += ["--port", str(free_port()), "--root-certificates", str(self.private / "ca.pem")]
+        command += ["--auth-supernode-private-key", str(key), "--node-config", host.node_config]
+        self.launch(host.name, command)
+
+    def register(self, public_key: Path) -> None:
+        """Let the node with this key in."""
+        key: Any = load_ssh_public_key(public_key.read_bytes())
+        with self._client() as client:
+            client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key)))
+
+    def start_run(self, settings: Settings) -> int:
+        """Hand the app to the SuperLink; returns Flower's number of the run."""
+        if not (APP / "pyproject.toml").exists():
+            raise BadInput("deploy must run from bouquet's own folder: pyproject.toml is not here.")
+        bundle = build_fab_from_disk(APP)
+        fab = Fab(digest([bundle]), bundle, {})
+        keys = user_config_to_proto(dict(settings.flat()))
+        with self._client() as client:
+            request = StartRunRequest(fab=fab_to_proto(fab), override_config=keys)
+            return int(client.StartRun(request).run_id)
+
+    def ended(self, run: int) -> str | None:
+        """How a run ended: empty for well, else why not; None if it goes on."""
+        link = self.processes["superlink"]
+        if link.poll() is not None:
+            return f"the SuperLink ended with {link.returncode}"
+        with self._client() as client:
+            status = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        if status.status != "finished":
+            return None
+        return "" if status.sub_status == "completed" else status.details or status.sub_status
+
+    def launch(self, name: str, command: Sequence[str]) -> None:
+        """Start a process that writes to a log of its own."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with open(self.logs / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command,
+                env=environment(self.private / name),
+                cwd=self.private,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def kill(self, name: str) -> None:
+        """End a process and all it started, as a power cut would."""
+        process = self.processes.pop(name)
+        end(process, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        """End every process, gently first."""
+        nodes = [one for name, one in self.processes.items() if name != "superlink"]
+        for process in [*nodes, *self.processes.values()]:
+            end(process, signal.SIGTERM)
+        limit = time.monotonic() + 5.0
+        for process in self.processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, limit - time.monotonic()))
+            end(process, signal.SIGKILL)
+            process.wait()
+        self.processes.clear()
+
+    @contextmanager
+    def _client(self) -> Iterator[ControlHttpClient]:
+        client = ControlHttpClient.from_server_address(
+            self.control,
+            insecure=False,
+            root_certificates=(self.private / "ca.pem").read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def _wait_for(self, address: str) -> None:
+        host, _, port = address.partition(":")
+        limit = time.monotonic() + 60.0
+        while True:
+            with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+                return
+            if self.processes["superlink"].poll() is not None or time.monotonic() > limit:
+                raise RunFailed(f"The SuperLink did not start; see {self.logs / 'superlink.log'}.")
+            time.sleep(0.1)
+
+
+def end(process: "subprocess.Popen[bytes]", how: signal.Signals) -> None:
+    """Send a signal to a process and those it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, how)
+
+
+def free_port() -> int:
+    """A port nobody uses."""
+    with socket.socket() as found:
+        found.bind((HOST, 0))
+        return int(found.getsockname()[1])
+
+
+def hosts_of(settings: Settings, folder: RunFolder) -> list[Host]:
+    """Share out the clients as a simulation does: every n-th, so that nodes are alike.
+
+    What stands for the devices' disks is in the key ``state-dir``, or in the run's folder.
+    """
+    clients = sorted(load(settings.data, settings.run.seed, settings.dtype).clients)
+    nodes, disks = settings.run.nodes, disks_of(settings, folder)
+    if nodes > len(clients):
+        raise BadInput(
+            f"--nodes must be at most {len(clients)}, the number of clients, not {nodes}."
+        )
+    names = [f"node{place:0{len(str(nodes - 1))}d}" for place in range(nodes)]
+    return [
+        Host(name, tuple(clients[place::nodes]), disks / name, settings.data.path)
+        for place, name in enumerate(names)
+    ]
+
+
+def disks_of(settings: Settings, folder: RunFolder) -> Path:
+    """Where the nodes of a deployment on this machine keep what is personal."""
+    return Path(settings.run.state_dir or folder.path / "devices")
+
+
+def prepared(
+    values: Mapping[str, object], nodes: int | None, resume: Path | None
+) -> tuple[Settings, RunFolder]:
+    """Settings and folder of a run to deploy, checked before anything is started.
+
+    Parameters
+    ----------
+    values : mapping
+        The user's keys.
+    nodes : int, optional
+        How many nodes; else as the key ``nodes`` says, or 3.
+    resume : Path, optional
+        The folder of a run to go on with.
+    """
+    told = dict(values) | ({} if nodes is None else {"nodes": nodes})
+    if resume is not None:
+        folder = RunFolder(resume)
+        settings = resumed(folder, told)
+        if not disks_of(settings, folder).is_dir():
+            raise BadInput(f"--resume: {resume} holds no deployment's run; use bouquet simulate.")
+    else:
+        settings = parse(told)
+        folder = new_folder(settings)
+        settings = settings.with_run(nodes=settings.run.nodes or 3, out=str(folder.path.absolute()))
+    check_deployable(settings)
+    return settings, folder
+
+
+def deploy(
+    settings: Settings, folder: RunFolder, hosts: Sequence[Host], observe: Observer
+) -> dict[str, Any]:
+    """Start everything, run the app, stop everything; returns the run's summary."""
+    logs = folder.path.absolute() / "logs"
+    with _ended_gently(), tempfile.TemporaryDirectory(prefix="bouquet-") as private:
+        deployment = Deployment(Path(private), logs)
+        try:
+            deployment.start_link()
+            for host in hosts:
+                deployment.start_node(host)
+            follow(deployment, deployment.start_run(settings), folder, observe)
+        finally:
+            deployment.stop()
+    return read_summary(folder)
+
+
+@contextmanager
+def _ended_gently() -> Iterator[None]:
+    """Let ``kill`` end what was started, as Ctrl-C does."""
+
+    def leave(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def follow(deployment: Deployment, run: int, folder: RunFolder, observe: Observer) -> None:
+    """Pass on a run's rounds as they end, until it does."""
+    seen, reason = len(folder.read_events(sys.maxsize)), None
+    while reason is None:
+        time.sleep(0.5)
+        reason = deployment.ended(run)
+        events = folder.read_events(sys.maxsize)
+        for event in events[seen:]:
+            observe(event)
+        seen = len(events)
+        _check_nodes(deployment, started=bool(events))
+    if reason:
+        raise RunFailed(f"{reason}; see {deployment.logs}.")
+
+
+def read_summary(folder: RunFolder) -> dict[str, Any]:
+    """How a run ended."""
+    path = folder.path / "summary.json"
+    if not path.exists():
+        raise RunFailed(f"The run ended without a result; see {folder.path / 'logs'}.")
+    summary: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return summary
+
+
+def _check_nodes(deployment: Deployment, started: bool) -> None:
+    """A node that ends before the first round will never be there; later, a run goes on."""
+    ended: Mapping[str, int | None] = {n: p.poll() for n, p in deployment.processes.items()}
+    for name, code in ended.items():
+        if code is not None and not started and name != "superlink":
+            raise RunFailed(f"{name} ended with {code}; see {deployment.logs / name}.log.")

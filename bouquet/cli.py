@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import click
 import typer
 
+from bouquet import edge_cli
+
 if TYPE_CHECKING:
     from bouquet.display import Finished
     from strategies.core.config import Key
@@ -30,6 +32,9 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="The data sets there are.")
 app.add_typer(data_app, name="data")
+app.add_typer(edge_cli.node_app, name="node")
+app.command()(edge_cli.superlink)
+app.command()(edge_cli.export)
 
 
 class Engine(StrEnum):

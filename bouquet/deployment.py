@@ -85,6 +85,43 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
+def link_command(folder: Path, fleet: str, control: str) -> list[str]:
+    """How to start a SuperLink.
+
+    Parameters
+    ----------
+    folder : Path
+        With its certificates, and for its database.
+    fleet, control : str
+        Addresses for nodes, and for those who start runs.
+    """
+    host, _, port = control.rpartition(":")
+    command = ["flower-superlink", "--host", host, "--port", port, "--fleet-api-address", fleet]
+    command += ["--enable-supernode-auth", "--database", str(folder / "superlink.db")]
+    command += ["--ssl-ca-certfile", str(folder / "ca.pem")]
+    command += ["--ssl-certfile", str(folder / "server.pem")]
+    return [*command, "--ssl-keyfile", str(folder / "server.key")]
+
+
+def node_command(host: Host, superlink: str, ca: Path, key: Path, port: int) -> list[str]:
+    """How to start a node.
+
+    Parameters
+    ----------
+    host : Host
+        What it is told about itself.
+    superlink : str
+        The SuperLink's address for nodes.
+    ca, key : Path
+        The authority to trust, and the node's private key.
+    port : int
+        On which the node talks to the app's processes, on its own machine.
+    """
+    command = ["flower-supernode", "--superlink", superlink, "--root-certificates", str(ca)]
+    command += ["--auth-supernode-private-key", str(key), "--host", HOST, "--port", str(port)]
+    return [*command, "--node-config", host.node_config]
+
+
 @dataclass
 class Deployment:
     """A SuperLink and its nodes.
@@ -108,27 +145,19 @@ class Deployment:
         if not (self.private / "ca.pem").exists():
             make_certificates(self.private, [HOST, "localhost"])
             self.fleet, self.control = f"{HOST}:{free_port()}", f"{HOST}:{free_port()}"
-        here = self.private
-        host, _, port = self.control.partition(":")
-        command = ["flower-superlink", "--host", host, "--port", port]
-        command += ["--fleet-api-address", self.fleet, "--database", str(here / "superlink.db")]
-        command += ["--enable-supernode-auth", "--ssl-ca-certfile", str(here / "ca.pem")]
-        command += ["--ssl-certfile", str(here / "server.pem")]
-        command += ["--ssl-keyfile", str(here / "server.key")]
-        self.launch("superlink", command)
+        self.launch("superlink", link_command(self.private, self.fleet, self.control))
         for address in (self.fleet, self.control):
             self._wait_for(address)
 
     def start_node(self, host: Host) -> None:
         """Start a node, with a key that the SuperLink is told of the first time."""
+        host.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = self.private / f"{host.name}.key"
         if not key.exists():
             make_node_key(key)
             self.register(key.with_name(f"{key.name}.pub"))
-        command = ["flower-supernode", "--superlink", self.fleet, "--host", HOST]
-        command += ["--port", str(free_port()), "--root-certificates", str(self.private / "ca.pem")]
-        command += ["--auth-supernode-private-key", str(key), "--node-config", host.node_config]
-        self.launch(host.name, command)
+        ca = self.private / "ca.pem"
+        self.launch(host.name, node_command(host, self.fleet, ca, key, free_port()))
 
     def register(self, public_key: Path) -> None:
         """Let the node with this key in."""

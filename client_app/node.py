@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from client_app import cohort
+from client_app.predictor import save_predictor
 from client_app.stores import Store
 from data import DataConfig, FederatedData, load
 from models import build, layout_of, personal_names, refuse_inputs, refuse_output
 from strategies.core.batches import Plan, draw, gather
 from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
-from strategies.core.files import BadFile, file_name
+from strategies.core.files import BadFile
 from strategies.core.scheme import Work
 from strategies.core.seeding import generator
 from strategies.core.state import Identity, PersonalState
@@ -255,7 +256,7 @@ class Node:
             models = self._evaluate_chunk(round_, chunk, received, stack(states), result, adapt)
             result.clients += chunk
             if predictors is not None:
-                self._save_predictors(predictors, chunk, models)
+                self._save_predictors(predictors, round_, chunk, models)
         return result
 
     def _chunks(
@@ -347,13 +348,11 @@ class Node:
         index = index.clamp(min=0)
         return self.problem.data.x[index], self.problem.data.y[index], real
 
-    def _save_predictors(self, folder: Path, clients: list[str], models: Tree) -> None:
-        from safetensors.torch import save_file
-
-        folder.mkdir(parents=True, exist_ok=True)
+    def _save_predictors(self, folder: Path, round_: int, clients: list[str], models: Tree) -> None:
+        task, x = self.problem.task, self.problem.data.x
         for place, client in enumerate(clients):
-            own = {name: value[place].clone() for name, value in models.items()}
-            save_file(own, folder / f"{file_name(client)}.safetensors")
+            own = {name: value[place] for name, value in models.items()}
+            save_predictor(folder, client, round_, own, self.settings, task, x)
 
     def _personal(self, client: str, before: int) -> Any:
         scheme = self.settings.scheme

@@ -35,6 +35,7 @@ app.add_typer(data_app, name="data")
 app.add_typer(edge_cli.node_app, name="node")
 app.command()(edge_cli.superlink)
 app.command()(edge_cli.export)
+app.command()(edge_cli.audit)
 
 
 class Engine(StrEnum):

@@ -3,6 +3,7 @@
 Every process is in a session of its own, so that whatever it started can be ended with it.
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -31,11 +32,11 @@ from data import load
 from server_app.loop import check_deployable
 from server_app.runfolder import RunFolder, new_folder, resumed
 from strategies.core.errors import BadInput, RunFailed
-from strategies.core.trees import digest
 from strategies.settings import Settings, parse
 
 APP = Path(__file__).parent.parent
 HOST = "127.0.0.1"
+ADMITTED = "SuperNode ID"  # what a SuperNode says once it is let in
 Observer = Callable[[dict[str, Any]], None]
 
 
@@ -170,7 +171,7 @@ class Deployment:
         if not (APP / "pyproject.toml").exists():
             raise BadInput("deploy must run from bouquet's own folder: pyproject.toml is not here.")
         bundle = build_fab_from_disk(APP)
-        fab = Fab(digest([bundle]), bundle, {})
+        fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
         keys = user_config_to_proto(dict(settings.flat()))
         with self._client() as client:
             request = StartRunRequest(fab=fab_to_proto(fab), override_config=keys)
@@ -200,6 +201,28 @@ class Deployment:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+
+    def admit(self, host: Host) -> None:
+        """Start a node, again where it must be, until the SuperLink lets it in.
+
+        A SuperNode gives up when it starts slowly, as on a busy machine; and the key of one that
+        was killed is refused until a minute after its last sign of life.
+        """
+        limit, known = time.monotonic() + 120.0, self._admissions(host)
+        while self._admissions(host) == known:
+            if time.monotonic() > limit:
+                raise RunFailed(f"{host.name} was not let in; see {self.logs / host.name}.log.")
+            self.keep_alive(host)
+            time.sleep(0.5)
+
+    def keep_alive(self, host: Host) -> None:
+        """Start a node that does not run."""
+        if host.name not in self.processes or self.processes[host.name].poll() is not None:
+            self.start_node(host)
+
+    def _admissions(self, host: Host) -> int:
+        log = self.logs / f"{host.name}.log"
+        return log.read_text("utf-8").count(ADMITTED) if log.exists() else 0
 
     def kill(self, name: str) -> None:
         """End a process and all it started, as a power cut would."""
@@ -318,8 +341,8 @@ def deploy(
         try:
             deployment.start_link()
             for host in hosts:
-                deployment.start_node(host)
-            follow(deployment, deployment.start_run(settings), folder, observe)
+                deployment.admit(host)
+            follow(deployment, deployment.start_run(settings), folder, observe, hosts)
         finally:
             deployment.stop()
     return read_summary(folder)
@@ -339,17 +362,24 @@ def _ended_gently() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def follow(deployment: Deployment, run: int, folder: RunFolder, observe: Observer) -> None:
-    """Pass on a run's rounds as they end, until it does."""
+def follow(
+    deployment: Deployment,
+    run: int,
+    folder: RunFolder,
+    observe: Observer,
+    hosts: Sequence[Host] = (),
+) -> None:
+    """Pass on a run's rounds as they end, until it does; keep the nodes of ``hosts`` alive."""
     seen, reason = len(folder.read_events(sys.maxsize)), None
     while reason is None:
-        time.sleep(0.5)
+        time.sleep(1.0)
         reason = deployment.ended(run)
         events = folder.read_events(sys.maxsize)
         for event in events[seen:]:
             observe(event)
         seen = len(events)
-        _check_nodes(deployment, started=bool(events))
+        for host in hosts:
+            deployment.keep_alive(host)
     if reason:
         raise RunFailed(f"{reason}; see {deployment.logs}.")
 
@@ -361,11 +391,3 @@ def read_summary(folder: RunFolder) -> dict[str, Any]:
         raise RunFailed(f"The run ended without a result; see {folder.path / 'logs'}.")
     summary: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return summary
-
-
-def _check_nodes(deployment: Deployment, started: bool) -> None:
-    """A node that ends before the first round will never be there; later, a run goes on."""
-    ended: Mapping[str, int | None] = {n: p.poll() for n, p in deployment.processes.items()}
-    for name, code in ended.items():
-        if code is not None and not started and name != "superlink":
-            raise RunFailed(f"{name} ended with {code}; see {deployment.logs / name}.log.")

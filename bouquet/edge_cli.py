@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -181,6 +181,53 @@ def export(
 
     for file in export(read_predictor(find_predictor(folder, client)), out):
         typer.echo(file)
+
+
+def audit(
+    folder: Annotated[
+        Path, typer.Argument(help="A device's folder, or a deployment's run.", metavar="DIR")
+    ],
+) -> None:
+    """What devices sent, by their own record: sizes, hashes, and whether it was personal.
+
+    [bold]Example[/bold]
+
+      bouquet audit state
+    """
+    from bouquet.display import out
+    from client_app.record import read_records
+    from strategies.core.errors import BadInput
+
+    places = [folder / "sent", *sorted(folder.glob("devices/*/sent"))]
+    lines = [(place, run, one) for place in places for run, one in read_records(place)]
+    if not lines:
+        raise BadInput(f"{folder} has no record of anything sent.")
+    out.print(_sent([(place.parent.name, run, one) for place, run, one in lines]))
+    total = sum(one["bytes"] for _, _, one in lines)
+    leaks = sum(bool(one["personal"]) for _, _, one in lines)
+    words = "nothing the devices keep was in them" if not leaks else f"{leaks} had personal tensors"
+    typer.echo(f"{len(lines)} replies, {total} bytes: {words}.")
+    if leaks:
+        raise typer.Exit(1)
+
+
+def _sent(lines: "list[tuple[str, str, dict[str, Any]]]") -> "Table":
+    from rich.table import Table
+
+    table = Table(header_style="bold")
+    for heading in ("device", "run", "kind", "round", "tensors", "bytes", "hash", "CPU s", "MB"):
+        table.add_column(heading, overflow="fold")
+    for name, run, one in lines:
+        tensors = ", ".join(
+            f"{part['name']} {'x'.join(map(str, part['shape'])) or 'number'}"
+            + (" PERSONAL" if part["name"] in one["personal"] else "")
+            for part in one["arrays"]
+        )
+        hashes = " ".join(part["sha256"][:8] for part in one["arrays"])
+        cost = (f"{one['cpu_seconds']:.1f}", f"{one['peak_memory'] / 1e6:.0f}")
+        numbers = (str(one["round"]), tensors, str(one["bytes"]), hashes)
+        table.add_row(name, run, one["kind"], *numbers, *cost)
+    return table
 
 
 def _states(runs: Path, files: list[Path]) -> "tuple[Table, list[str]]":

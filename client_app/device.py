@@ -36,6 +36,11 @@ class Device:
         """The clients' own models."""
         return self.folder / "predictors"
 
+    @property
+    def sent(self) -> Path:
+        """The record of what was sent, a file a run."""
+        return self.folder / "sent"
+
     def states(self, named: str) -> Path:
         """Where a run's personal state is; the name comes from outside and is never a way out."""
         return self.runs.joinpath(*[file_name(part) for part in named.split("/") if part])

@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 
 from client_app.device import Device, device
 from client_app.node import Node, Problem, Result, problem, started_from
+from client_app.record import record
 from client_app.stores import ContextStore, DeviceStore, DiskStore, MemoryStore, Mirrored, Store
 from strategies.core import wire
 from strategies.core.errors import BadInput
@@ -26,7 +27,8 @@ app = ClientApp()
 def query(message: Message, context: Context) -> Message:
     """Tell which clients live here, and what their data look like."""
     try:
-        return Message(_introduce(_node(message, context), context), reply_to=message)
+        reply = Message(_introduce(_node(message, context), context), reply_to=message)
+        return _recorded(reply, message, context, "query")
     except BadInput as error:  # for the server to pass on to the user as it is
         note = ConfigRecord({"refused": str(error)})
         return Message(wire.content({}, MetricRecord(), note), reply_to=message)
@@ -43,7 +45,7 @@ def train(message: Message, context: Context) -> Message:
         wire.unpack(message.content.array_records[wire.ARRAYS]),
         cast(bool, note["evaluate"]),
     )
-    return _reply(result, message)
+    return _recorded(_reply(result, message), message, context, "train")
 
 
 @app.evaluate()
@@ -57,7 +59,7 @@ def evaluate(message: Message, context: Context) -> Message:
         _predictors(message, context),
         cast(int, note["adapt"]),
     )
-    return _reply(result, message)
+    return _recorded(_reply(result, message), message, context, "evaluate")
 
 
 def forget() -> None:
@@ -140,6 +142,14 @@ def _reply(result: Result, message: Message) -> Message:
         }
     )
     return Message(wire.content(result.mean, MetricRecord(metrics), note), reply_to=message)
+
+
+def _recorded(reply: Message, message: Message, context: Context, kind: str) -> Message:
+    """A reply, which on a device leaves only once it is on record."""
+    own, note = device(context.node_config), _note(message)
+    if own is not None:
+        record(own, cast(str, note["state-dir"]), kind, cast(int, note.get("round", 0)), reply)
+    return reply
 
 
 def _note(message: Message) -> ConfigRecord:

@@ -73,7 +73,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     try:
         deployment.start_link()
         for host in hosts:
-            deployment.start_node(host)
+            deployment.admit(host)
         yield Fleet(deployment, hosts, folder)
     finally:
         deployment.stop()

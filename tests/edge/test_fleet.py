@@ -1,9 +1,14 @@
 """Runs over gRPC on real nodes: the bits of a simulation, and state that survives."""
 
+import subprocess
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from bouquet.certificates import make_certificates, make_node_key
+from bouquet.deployment import ADMITTED, Host, free_port, node_command
 from client_app.stores import read_state
 from strategies.core.trees import sha256
 from tests.conftest import Run
@@ -41,12 +46,15 @@ def test_apfl_ends_with_the_bits_of_a_simulation_on_the_devices_too(
     assert "alpha" not in there.clients[0]
 
 
-def test_state_survives_a_killed_node_and_the_run_goes_on(fleet: Fleet) -> None:
-    """A node is killed with all it runs; restarted with its key, it takes part again."""
-    going = fleet.start(scheme="apfl", rounds=3, round_timeout=25.0)
+def test_state_survives_a_killed_node_and_the_run_goes_on(fleet: Fleet, inline: Inline) -> None:
+    """A node is killed with all it runs; restarted with its key, it takes part again.
+
+    A message it had not fetched waits for it; one it had is lost, and costs the timeout.
+    """
+    going = fleet.start(scheme="apfl", rounds=3, round_timeout=80.0)
     going.wait_for_round(1)
     fleet.deployment.kill("node1")
-    fleet.deployment.start_node(fleet.hosts[1])
+    fleet.deployment.admit(fleet.hosts[1])
     run = going.finish()
     assert all({"000", "002"} <= set(event["clients"]) for event in run.events)
     took_part = [event["round"] for event in run.events if "001" in event["clients"]]
@@ -54,3 +62,44 @@ def test_state_survives_a_killed_node_and_the_run_goes_on(fleet: Fleet) -> None:
     assert took_part[-1] == 3
     assert read_state(fleet.states("001")[-1]).round == 3
     assert run.summary["failures"] == 3 - len(took_part)
+    if not run.summary["failures"]:
+        assert run.sha == inline(scheme="apfl", rounds=3).sha
+
+
+def test_strangers_are_refused_and_the_run_goes_on(fleet: Fleet, tmp_path: Path) -> None:
+    """An unknown key, no key, plain text, and a node that trusts another authority."""
+    make_node_key(tmp_path / "key")
+    make_certificates(tmp_path, ["127.0.0.1"])
+    link, ours = fleet.deployment, fleet.deployment.private / "ca.pem"
+    stranger = Host("stranger", ("999",), tmp_path / "state")
+
+    def command(ca: Path) -> list[str]:
+        return node_command(stranger, link.fleet, ca, tmp_path / "key", free_port())
+
+    unknown, another = command(ours), command(tmp_path / "ca.pem")
+    keyless = without(command(ours), "--auth-supernode-private-key")
+    plain = without(keyless, "--root-certificates")
+    strangers = {"unknown": unknown, "keyless": keyless, "another": another}
+    strangers["plain"] = [*plain, "--insecure"]
+    going = fleet.start(scheme="fedavg", rounds=1)
+    for name, words in strangers.items():
+        link.launch(name, words)
+        with suppress(subprocess.TimeoutExpired):  # one that speaks plain text tries for ever
+            link.processes[name].wait(20)
+    run = going.finish()
+    assert run.events[0]["clients"] == ["000", "001", "002"]
+    assert run.summary["failures"] == 0
+    for name in strangers:
+        link.kill(name)
+        said = (link.logs / f"{name}.log").read_text()
+        assert "Starting Flower SuperNode" in said
+        assert ADMITTED not in said
+    server = (link.logs / "superlink.log").read_text()
+    assert "/flwr.proto.Fleet/ActivateNode][ApiError:2004]" in server
+    assert "/flwr.proto.Fleet/RegisterNode][ApiError:2001]" in server
+
+
+def without(command: list[str], option: str) -> list[str]:
+    """A command less an option and its value."""
+    place = command.index(option)
+    return command[:place] + command[place + 2 :]

@@ -399,6 +399,7 @@ def test_a_run_that_does_not_reach_its_end_exits_with_1_and_one_sentence(
         "node state",
         "node predict",
         "export",
+        "audit",
         "schemes",
         "models",
         "data list",

@@ -1,5 +1,6 @@
 """Commands for real machines, and personal models without a server."""
 
+import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,36 @@ def test_a_device_shows_what_it_stores_and_refuses_what_is_damaged(bouquet: Bouq
 
 def test_an_empty_device_has_nothing_to_show(bouquet: Bouquet) -> None:
     assert bouquet("node", "state", "--state-dir", ".").code == 2
+
+
+# What a device sent
+
+
+@pytest.mark.parametrize("personal", [[], ["w/weight"]])
+def test_an_audit_tells_what_was_sent_and_whether_it_was_personal(
+    bouquet: Bouquet, personal: list[str]
+) -> None:
+    part = {"name": "w/weight", "shape": [2, 3], "dtype": "float32", "bytes": 24, "sha256": "ab12"}
+    line = {
+        "kind": "train",
+        "round": 4,
+        "bytes": 99,
+        "arrays": [part],
+        "personal": personal,
+        "cpu_seconds": 2.5,
+        "peak_memory": 300e6,
+    }
+    Path("state/sent").mkdir(parents=True)
+    Path("state/sent/run.jsonl").write_text(json.dumps(line) + "\n")
+    outcome = bouquet("audit", "state")
+    assert outcome.code == (1 if personal else 0)
+    assert "w/weight 2x3" in outcome.out
+    assert "1 replies, 99 bytes" in outcome.out
+    assert ("PERSONAL" in outcome.out) == bool(personal)
+
+
+def test_an_audit_of_nothing_is_refused(bouquet: Bouquet) -> None:
+    assert bouquet("audit", ".").code == 2
 
 
 # Personal models

@@ -229,6 +229,7 @@ class Deployment:
         process = self.processes.pop(name)
         end(process, signal.SIGKILL)
         process.wait()
+        end_strays(self.private / name)
 
     def stop(self) -> None:
         """End every process, gently first."""
@@ -241,6 +242,8 @@ class Deployment:
                 process.wait(max(0.0, limit - time.monotonic()))
             end(process, signal.SIGKILL)
             process.wait()
+        for name in self.processes:
+            end_strays(self.private / name)
         self.processes.clear()
 
     @contextmanager
@@ -271,6 +274,19 @@ def end(process: "subprocess.Popen[bytes]", how: signal.Signals) -> None:
     """Send a signal to a process and those it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, how)
+
+
+def end_strays(home: Path) -> None:
+    """Kill what a process of ours left behind, told by the home we gave it.
+
+    Flower puts apps in sessions of their own, where they watch for their parent's end, but take
+    a parent that nobody has buried for alive. Where there is no /proc, that watch must do.
+    """
+    mark = f"FLWR_HOME={home}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def free_port() -> int:

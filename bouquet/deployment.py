@@ -256,6 +256,8 @@ class Deployment:
         )
         try:
             yield client
+        except Exception as error:  # a refusal, or no answer at all
+            raise RunFailed(f"The SuperLink does not do as asked: {error}") from error
         finally:
             client.close()
 

@@ -72,7 +72,21 @@ class Client:
 
 @dataclass
 class Roster:
-    """The clients that have introduced themselves."""
+    """The clients that have introduced themselves.
+
+    Parameters
+    ----------
+    clients : dict
+        By id.
+    nodes : set of int
+        Those that have answered.
+    facts : Facts or None
+        What they say of the data.
+    asked : dict
+        Nodes that have not answered yet, and the messages that asked them.
+    expected : int
+        How many nodes there are, by what they say.
+    """
 
     clients: dict[str, Client] = field(default_factory=dict)
     nodes: set[int] = field(default_factory=set)
@@ -110,7 +124,7 @@ class Roster:
         A simulation has enough when all nodes have answered. A deployment has when
         ``min-clients`` have; from then on nobody waits for a device's introduction.
         """
-        limit = time.monotonic() + 60.0
+        limit, least = time.monotonic() + 60.0, settings.run.min_clients if deployed else 1
         while True:
             self._ask(grid, settings, state_dir)
             for reply in list(grid.pull_messages(set(self.asked.values()))) if self.asked else []:
@@ -118,18 +132,17 @@ class Roster:
                 try:
                     self.expected = max(self.expected, self._welcome(reply))
                 except (BadInput, RunFailed) as error:
-                    if not (deployed and self._enough(settings)):
+                    if not (deployed and self._enough(least)):
                         raise
                     log(WARNING, "A node is left out: %s", error)
-            if self._enough(settings) and (deployed or not self.asked):
+            if self._enough(least) and (deployed or not self.asked):
                 return
-            if time.monotonic() > limit and not deployed:
+            if time.monotonic() > limit and not (deployed or self.asked):
                 raise RunFailed("No node has introduced itself within 60 seconds.")
             pause(DEPLOYED_PAUSE if deployed else 0.005, stop)
 
-    def _enough(self, settings: Settings) -> bool:
-        there = len(self.clients)
-        return len(self.nodes) >= self.expected and there >= max(1, settings.run.min_clients)
+    def _enough(self, least: int) -> bool:
+        return len(self.nodes) >= self.expected and len(self.clients) >= max(1, least)
 
     def _ask(self, grid: Grid, settings: Settings, state_dir: str) -> None:
         """Ask the nodes that are new; a node that left before it answered is forgotten."""

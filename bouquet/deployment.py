@@ -399,7 +399,8 @@ def follow(
         for host in hosts:
             deployment.keep_alive(host)
     if reason:
-        raise RunFailed(f"{reason}; see {deployment.logs}.")
+        why = reason.removeprefix("ServerApp failed with exception: ").rstrip(".")
+        raise RunFailed(f"{why}; see {deployment.logs}.")
 
 
 def read_summary(folder: RunFolder) -> dict[str, Any]:

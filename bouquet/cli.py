@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import click
 import typer
 
+from bouquet import edge_cli
+
 if TYPE_CHECKING:
     from bouquet.display import Finished
     from strategies.core.config import Key
@@ -30,6 +32,10 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="The data sets there are.")
 app.add_typer(data_app, name="data")
+app.add_typer(edge_cli.node_app, name="node")
+app.command()(edge_cli.superlink)
+app.command()(edge_cli.export)
+app.command()(edge_cli.audit)
 
 
 class Engine(StrEnum):
@@ -175,6 +181,49 @@ def dashboard(
     from bouquet.display import out
 
     serve(folder, host, port, token, lambda address: out.print(address, soft_wrap=True))
+
+
+@app.command()
+def deploy(
+    nodes: Annotated[
+        int | None, typer.Option(help="How many nodes host the clients.", min=1)
+    ] = None,
+    config: ConfigOption = None,
+    keys: KeysOption = None,
+    out: OutOption = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this folder.", metavar="DIR")
+    ] = None,
+) -> None:
+    """Train over gRPC: a SuperLink and nodes on this machine, with TLS and a key a node.
+
+    Each node is a process of its own and keeps what is personal in a folder of its own. All that
+    was started is stopped at the end; logs of every process are in the run's folder.
+
+    [bold]Example[/bold]
+
+      bouquet deploy --nodes 3 -c scheme=apfl -c data.clients=3 -c rounds=3
+    """
+    from bouquet.deployment import deploy, hosts_of, prepared
+    from bouquet.display import Finished, err, progress, show
+    from strategies.core.errors import BadInput
+
+    if resume is not None and out is not None:
+        raise BadInput("--resume goes on in the run's own folder; it does not go with --out.")
+    logging.getLogger("flwr").setLevel(os.environ.get("BOUQUET_LOG", "WARNING"))
+    settings, folder = prepared(_values(config, keys, out), nodes, resume)
+    hosts = hosts_of(settings, folder)
+    done = 0 if resume is None else folder.read_checkpoint().round
+    if resume is None:
+        clients = sum(len(host.clients) for host in hosts)
+        settings = settings.with_run(min_clients=settings.run.min_clients or clients)
+    words = f"{len(hosts)} nodes are starting; logs: {folder.path / 'logs'}"
+    err.print(words, highlight=False, soft_wrap=True)
+    with progress() as follow:
+        observe = follow(settings.run.scheme, settings.run.rounds, done)
+        told = settings.with_run(resume=resume is not None, out=str(folder.path.absolute()))
+        summary = deploy(told, folder, hosts, observe)
+    show([Finished(summary, folder.path)])
 
 
 @app.command()
@@ -451,6 +500,7 @@ def _run(
     from bouquet.engines import simulate, with_nodes
     from server_app.main import Job
     from server_app.runfolder import RunFolder, new_folder, resumed
+    from strategies.core.errors import BadInput
     from strategies.settings import parse
 
     # Flower's own chatter is for people who debug Flower.
@@ -458,9 +508,13 @@ def _run(
     with progress(quiet) as follow:
         jobs = []
         for values in runs:
+            if values.get("resume"):
+                raise BadInput("resume=true is for flwr run; use --resume DIR.")
             if resume is not None:
                 folder = RunFolder(resume)
                 settings = resumed(folder, values)
+                if (resume / "devices").exists():
+                    raise BadInput(f"--resume: {resume} is a deployment's; use bouquet deploy.")
                 done = folder.read_checkpoint().round
             else:
                 settings, done = with_nodes(parse(values)), 0

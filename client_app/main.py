@@ -1,5 +1,6 @@
 """The ClientApp: Flower messages in, a node's work, Flower messages out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -7,8 +8,10 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from client_app.device import Device, device
 from client_app.node import Node, Problem, Result, problem, started_from
-from client_app.stores import ContextStore, DiskStore, MemoryStore, Mirrored, Store
+from client_app.record import record
+from client_app.stores import ContextStore, DeviceStore, DiskStore, MemoryStore, Mirrored, Store
 from strategies.core import wire
 from strategies.core.errors import BadInput
 from strategies.settings import Settings, parse
@@ -24,7 +27,8 @@ app = ClientApp()
 def query(message: Message, context: Context) -> Message:
     """Tell which clients live here, and what their data look like."""
     try:
-        return Message(_introduce(_node(message, context), context), reply_to=message)
+        reply = Message(_introduce(_node(message, context), context), reply_to=message)
+        return _recorded(reply, message, context, "query")
     except BadInput as error:  # for the server to pass on to the user as it is
         note = ConfigRecord({"refused": str(error)})
         return Message(wire.content({}, MetricRecord(), note), reply_to=message)
@@ -41,24 +45,22 @@ def train(message: Message, context: Context) -> Message:
         wire.unpack(message.content.array_records[wire.ARRAYS]),
         cast(bool, note["evaluate"]),
     )
-    return _reply(result, message)
+    return _recorded(_reply(result, message), message, context, "train")
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the clients the message names."""
     note = _note(message)
-    folder = cast(str, note["predictors-dir"])
-    outcomes = cast(str, note.get("outcomes-dir", ""))
     result = _node(message, context).evaluate(
         cast(int, note["round"]),
         cast(list[str], note["clients"]),
         wire.unpack(message.content.array_records[wire.ARRAYS]),
-        Path(folder) if folder else None,
+        _place(message, context, "predictors"),
         cast(int, note["adapt"]),
-        Path(outcomes) if outcomes else None,
+        _place(message, context, "outcomes"),
     )
-    return _reply(result, message)
+    return _recorded(_reply(result, message), message, context, "evaluate")
 
 
 def forget() -> None:
@@ -69,10 +71,14 @@ def forget() -> None:
 def _node(message: Message, context: Context) -> Node:
     torch.set_num_threads(1)  # nodes share the machine; one core each
     settings = parse(message.content.config_records[wire.SETTINGS])
-    loaded = problem(settings)
+    own = device(context.node_config)
+    if own is not None:  # where the server's data are is none of a device's business
+        settings = replace(settings, data=replace(settings.data, path=own.data_path))
+    loaded = problem(settings, None if own is None else own.clients)
     if wire.WARM in message.content.array_records:
         loaded = started_from(loaded, wire.unpack(message.content.array_records[wire.WARM]))
-    hosted, store = _hosted(loaded, context), _store(settings, message, context)
+    hosted = _hosted(loaded, context) if own is None else own.clients
+    store = _store(settings, message, context) if own is None else _own(settings, message, own)
     lr = cast(float, _note(message).get("lr", settings.run.lr))
     return Node(settings.with_run(lr=lr), loaded, hosted, store)
 
@@ -94,6 +100,21 @@ def _store(settings: Settings, message: Message, context: Context) -> Store:
     return durable
 
 
+def _own(settings: Settings, message: Message, own: Device) -> Store:
+    """A device's store: in its own folder, whatever the server says; only the name is the run's."""
+    states = own.states(cast(str, _note(message)["state-dir"]))
+    return DeviceStore(states, own.runs, keep=settings.run.personal_from == "keep")
+
+
+def _place(message: Message, context: Context, what: str) -> Path | None:
+    """Where final models or outcomes go, if asked for: on a device, to its own folder."""
+    folder = cast(str, _note(message).get(f"{what}-dir", ""))
+    own = device(context.node_config)
+    if not folder:
+        return None
+    return Path(folder) if own is None else own.predictors.with_name(what)
+
+
 def _introduce(node: Node, context: Context) -> RecordDict:
     data, clients = node.problem.data, list(node.clients)
     metrics: dict[str, int | float | list[int] | list[float]] = {
@@ -102,7 +123,6 @@ def _introduce(node: Node, context: Context) -> RecordDict:
         "input_shape": list(data.x.shape[1:]),
         "classes": data.classes,
         "nodes": int(context.node_config.get("num-partitions", 1)),
-        "place": int(context.node_config.get("partition-id", 0)),
     }
     if node.settings.run.share_label_counts and data.classes:
         metrics["label_counts"] = [n for client in clients for n in data.label_counts(client)]
@@ -124,6 +144,14 @@ def _reply(result: Result, message: Message) -> Message:
         }
     )
     return Message(wire.content(result.mean, MetricRecord(metrics), note), reply_to=message)
+
+
+def _recorded(reply: Message, message: Message, context: Context, kind: str) -> Message:
+    """A reply, which on a device leaves only once it is on record."""
+    own, note = device(context.node_config), _note(message)
+    if own is not None:
+        record(own, cast(str, note["state-dir"]), kind, cast(int, note.get("round", 0)), reply)
+    return reply
 
 
 def _note(message: Message) -> ConfigRecord:

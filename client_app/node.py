@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from client_app import cohort
+from client_app.predictor import save_predictor
 from client_app.stores import Store
 from data import DataConfig, FederatedData, load
 from models import build, layout_of, personal_names, refuse_inputs, refuse_output
@@ -72,15 +73,15 @@ def make_task(
     return Task(module.to("meta"), initial, classes, names)
 
 
-def problem(settings: Settings) -> Problem:
+def problem(settings: Settings, only: tuple[str, ...] | None = None) -> Problem:
     """Load data once per process, and make the task once per thread.
 
     Nodes of an inline simulation are threads: they share the data, which nobody
-    writes to, but not the task's module.
+    writes to, but not the task's module. A device loads ``only`` its own clients' data.
     """
     with _loading:
         same = settings.with_run(out="", rounds=1)  # these two make no difference
-        return _problem(same, _stamp(settings.data.path), threading.get_ident())
+        return _problem(same, _stamp(settings.data.path), threading.get_ident(), only)
 
 
 def started_from(loaded: Problem, weights: Tree) -> Problem:
@@ -101,9 +102,11 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=64)
-def _problem(settings: Settings, stamp: tuple[int, int], thread: int) -> Problem:
+def _problem(
+    settings: Settings, stamp: tuple[int, int], thread: int, only: tuple[str, ...] | None
+) -> Problem:
     seed = settings.run.seed
-    data = _data(settings.data, seed, settings.dtype, stamp)
+    data = _data(settings.data, seed, settings.dtype, stamp, only)
     data = data.holding_out(settings.run.validation, seed)
     if data.classes:
         refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
@@ -128,9 +131,13 @@ def _try(model: str, task: Task, data: FederatedData) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _data(
-    config: DataConfig, seed: int, dtype: torch.dtype, stamp: tuple[int, int]
+    config: DataConfig,
+    seed: int,
+    dtype: torch.dtype,
+    stamp: tuple[int, int],
+    only: tuple[str, ...] | None,
 ) -> FederatedData:
-    return load(config, seed, dtype)
+    return load(config, seed, dtype, only)
 
 
 @dataclass
@@ -254,7 +261,7 @@ class Node:
             models = self._evaluate_chunk(round_, chunk, received, stack(states), result, adapt)
             result.clients += chunk
             if predictors is not None:
-                self._save_predictors(predictors, chunk, models)
+                self._save_predictors(predictors, round_, chunk, models)
             if outcomes is not None and self.problem.task.classes:
                 self._save_outcomes(outcomes, round_, chunk, received, models)
         return result
@@ -347,13 +354,11 @@ class Node:
         index = index.clamp(min=0)
         return self.problem.data.x[index], self.problem.data.y[index], real
 
-    def _save_predictors(self, folder: Path, clients: list[str], models: Tree) -> None:
-        from safetensors.torch import save_file
-
-        folder.mkdir(parents=True, exist_ok=True)
+    def _save_predictors(self, folder: Path, round_: int, clients: list[str], models: Tree) -> None:
+        task, x = self.problem.task, self.problem.data.x
         for place, client in enumerate(clients):
-            own = {name: value[place].clone() for name, value in models.items()}
-            save_file(own, folder / f"{file_name(client)}.safetensors")
+            own = {name: value[place] for name, value in models.items()}
+            save_predictor(folder, client, round_, own, self.settings, task, x)
 
     def _save_outcomes(
         self, folder: Path, round_: int, clients: list[str], payload: Any, models: Tree

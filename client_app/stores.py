@@ -8,6 +8,7 @@ twice, or again after a crash, finds what the first delivery found.
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -163,6 +164,47 @@ class DiskStore:
     def _paths(self, client: str) -> tuple[Path, Path]:
         name = file_name(client)
         return self._folder / f"{name}.safetensors", self._folder / f"{name}.previous.safetensors"
+
+
+class DeviceStore:
+    """Personal state on a device: files in a folder for each run, so no run touches another's.
+
+    Parameters
+    ----------
+    folder : Path
+        The run's folder.
+    runs : Path
+        Where the folders of all runs are, which sort by when they began.
+    keep : bool
+        Whether a client without state in this run goes on from what it has of the last run
+        of the same scheme.
+    """
+
+    def __init__(self, folder: Path, runs: Path, keep: bool) -> None:
+        self._store, self._folder, self._runs, self._keep = DiskStore(folder), folder, runs, keep
+
+    def load(self, wanted: Identity, before: int) -> PersonalState | None:
+        """See :class:`Store`."""
+        state = self._store.load(wanted, before)
+        return self._earlier(wanted) if state is None and self._keep else state
+
+    def save(self, state: PersonalState) -> None:
+        """See :class:`Store`."""
+        self._runs.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._store.save(state)
+
+    def _earlier(self, wanted: Identity) -> PersonalState | None:
+        """What the last run with the same scheme left, as of before round 1."""
+        name = f"{file_name(wanted.client)}.safetensors"
+        current = self._runs / self._folder.relative_to(self._runs).parts[0]
+        for path in sorted(self._runs.rglob(name), reverse=True):
+            if path.is_relative_to(current):
+                continue
+            state = read_state(path)
+            if state.identity.scheme == wanted.scheme:
+                state.check(wanted, str(path))
+                return replace(state, round=0)
+        return None
 
 
 class Mirrored:

@@ -71,6 +71,14 @@ def folder(
     return _joined(config, seed, dtype, names, parts, len(classes))
 
 
+def read_inputs(file: Path) -> Tensor:
+    """The examples ``x`` of a ``.npz`` file, as :func:`folder` would take them, without labels."""
+    with reading(file), open(file, "rb") as raw, np.load(raw, allow_pickle=False) as arrays:
+        if "x" not in arrays or arrays["x"].dtype.kind not in "iufb":
+            raise BadInput(f"{file} must have an array x of numbers.")
+        return _tensor(arrays["x"], torch.float64)
+
+
 def split_up(data: FederatedData, path: Path) -> None:
     """Write any data set as ``data.name=folder`` reads it, a directory for every client.
 

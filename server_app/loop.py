@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
+from flwr.superlink.grid import HttpGrid
 
 from client_app.node import make_task
 from client_app.stores import DiskStore
 from server_app.adapter import Report, SchemeStrategy
 from server_app.divergence import stop_if_diverged
-from server_app.roster import Client, Roster, exchange
-from server_app.runfolder import Checkpoint, RunFolder
+from server_app.roster import DEPLOYED_PAUSE, Client, Roster, exchange
+from server_app.runfolder import Checkpoint, RunFolder, new_name
 from strategies.core.errors import BadInput, RunFailed
 from strategies.core.files import BadFile
 from strategies.core.state import Identity
@@ -28,6 +29,8 @@ from strategies.settings import Settings
 from strategies.stages import Stage
 
 Event = dict[str, Any]
+# Seconds to wait for a device where the user sets no limit.
+DEPLOYED_TIMEOUT = 600.0
 MEASURES = ("shared_accuracy", "shared_loss", "personal_accuracy", "personal_loss")
 
 
@@ -65,23 +68,28 @@ def run(
     dict
         The summary, as written to ``summary.json``.
     """
-    stop = stop or threading.Event()
+    stop, deployed = stop or threading.Event(), engine == "grpc"
     told = _told(settings, engine)
     torch.set_num_threads(1)  # sums depend on it, and engines must agree to the last bit
+    name = folder.read_name() if resume else new_name()
     states = Path(settings.run.state_dir) if settings.run.state_dir else folder.states
+    # A device has folders of its own and is told the run's name alone.
+    home = Path(name) if deployed else states.absolute()
+    predictors = Path("predictors") if deployed else folder.predictors.absolute()
     roster = Roster()
-    roster.update(grid, told, str(states.absolute()), stop)
+    roster.update(grid, told, str(home), stop, deployed)
     _hold_back(settings, roster)
-    begin = functools.partial(_strategy, told, folder, states.absolute(), roster)
+    begin = functools.partial(_strategy, told, predictors, home, roster)
     for stage in settings.stages:
         begin(stage).gather(1)  # what a scheme refuses must not leave a folder behind
     events: list[Event] = []
     if resume:
         saved = folder.read_checkpoint()
         events = folder.read_events(saved.round)
-    elif states.exists() and (not states.is_dir() or any(states.iterdir())):
+    elif not deployed and states.exists() and (not states.is_dir() or any(states.iterdir())):
         raise BadInput(f"state-dir: {states} is no empty folder; choose one, or a new one.")
     folder.write_config(settings)
+    folder.write_name(name)
     folder.rewrite_events(events)
     if not resume:
         strategy = begin(settings.stages[0])
@@ -99,7 +107,7 @@ def run(
         chosen = strategy.settings
         for round_ in range(max(saved.round + 1, stage.first), stage.last + 1):
             started = time.perf_counter()
-            roster.update(grid, told, strategy.state_dir, stop)
+            roster.update(grid, told, strategy.state_dir, stop, deployed)
             trained = _train(strategy, grid, round_, stop)
             trained.seconds["round"] = time.perf_counter() - started  # without full evaluation
             event = _event(stage.name, roster, round_, trained)
@@ -126,7 +134,7 @@ def run(
     adaptation = _adapt_newcomers(strategy, grid, stop)
     if adaptation:
         scores = scores | adaptation[-1].scores
-    rows = _rows(strategy, scores)
+    rows = _rows(strategy, scores, deployed)
     folder.write_clients(rows)
     summary = _summary(strategy, engine, events, rows, adaptation)
     if settings.run.pipeline:
@@ -136,15 +144,36 @@ def run(
 
 
 def _told(settings: Settings, engine: str) -> Settings:
-    """What nodes are told: settings with the store the engine chooses where the user did not."""
+    """What nodes are told: settings with the store the engine chooses where the user did not.
+
+    Devices are told no path of the server's, and a device that is gone is not waited for forever.
+    """
+    if engine == "grpc":
+        check_deployable(settings)
+        hidden = replace(settings, data=replace(settings.data, path=""))
+        timeout = settings.run.round_timeout or DEPLOYED_TIMEOUT
+        return hidden.with_run(store="disk", out="", state_dir="", round_timeout=timeout)
     if settings.run.store != "auto":
         return settings
     return settings.with_run(store="memory" if engine == "inline" else "disk")
 
 
+def check_deployable(settings: Settings) -> None:
+    """Refuse what devices cannot or must not do."""
+    if any(settings.in_stage(stage).scheme.pooled for stage in settings.stages):
+        raise BadInput(
+            "scheme must not be 'centralized' in a deployment: the data stay on the devices."
+        )
+    if settings.run.store not in ("auto", "disk"):
+        raise BadInput(
+            f"store must be 'disk' in a deployment, not {settings.run.store!r}: a device's memory "
+            "does not outlive a message."
+        )
+
+
 def _strategy(
     told: Settings,
-    folder: RunFolder,
+    predictors: Path,
     states: Path,
     roster: Roster,
     stage: Stage,
@@ -167,7 +196,7 @@ def _strategy(
         task,
         roster,
         str(place),
-        str(folder.predictors.absolute()),
+        str(predictors),
         server,
         stage,
         warm=bool(warm),
@@ -237,7 +266,12 @@ def _evaluate(strategy: SchemeStrategy, grid: Grid, round_: int, stop: threading
 def _exchange(
     strategy: SchemeStrategy, grid: Grid, messages: Sequence[Message], stop: threading.Event
 ) -> list[Message]:
-    return exchange(grid, messages, strategy.settings.run.round_timeout, stop)
+    timeout = strategy.settings.run.round_timeout
+    if not isinstance(grid, HttpGrid):
+        return exchange(grid, messages, timeout, stop)
+    online = set(grid.get_node_ids())  # a device that is gone costs the timeout once, not ever
+    there = [one for one in messages if one.metadata.dst_node_id in online]
+    return exchange(grid, there, timeout, stop, DEPLOYED_PAUSE)
 
 
 def _full_evaluation(settings: Settings, round_: int, stage: Stage) -> bool:
@@ -309,7 +343,7 @@ def _spread(values: Sequence[tuple[Client, float]]) -> dict[str, float]:
 
 
 def _rows(
-    strategy: SchemeStrategy, scores: Mapping[str, Mapping[str, float]]
+    strategy: SchemeStrategy, scores: Mapping[str, Mapping[str, float]], deployed: bool
 ) -> list[dict[str, Any]]:
     """The table of clients; where some come late, with the round they came in."""
     rows = []
@@ -324,7 +358,7 @@ def _rows(
                 "test_examples": client.test_examples,
                 **({"joined": client.joins} if late else {}),
                 **{name: measured[name] for name in MEASURES if name in measured},
-                **_diagnostics(strategy, client),
+                **({} if deployed else _diagnostics(strategy, client)),
             }
         )
     return rows

@@ -3,13 +3,15 @@
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
+from flwr.superlink.grid import HttpGrid
 
 from server_app.loop import Event, run
-from server_app.runfolder import RunFolder, new_folder
+from server_app.runfolder import RunFolder, new_folder, resumed
 from strategies.settings import Settings, parse
 
 
@@ -78,4 +80,10 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run as ``flwr run`` asks, with the keys of its run config."""
     settings = parse(context.run_config)
-    run(grid, settings, new_folder(settings), engine="flwr")
+    engine = "grpc" if isinstance(grid, HttpGrid) else "flwr"  # SuperNodes, or a simulation
+    if not settings.run.resume:
+        run(grid, settings, new_folder(settings), engine=engine)
+        return
+    folder = RunFolder(Path(settings.run.out))
+    told = {k: v for k, v in settings.flat().items() if k not in ("out", "resume")}
+    run(grid, resumed(folder, told), folder, engine=engine, resume=True)

@@ -18,6 +18,9 @@ from strategies.core.seeding import generator
 from strategies.core.trees import Tree
 from strategies.settings import Settings
 
+# Seconds between two looks at a SuperLink: each look is a request to another process.
+DEPLOYED_PAUSE = 0.25
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -49,7 +52,7 @@ class Client:
     node : int
         Flower's id of the node that hosts it, another one in every run.
     place : int
-        The node's place among the nodes, the same in every run.
+        The node's place among the nodes, which are in order of their first clients.
     train_examples, test_examples : int
         How much data it has.
     labels : tuple of int
@@ -69,11 +72,27 @@ class Client:
 
 @dataclass
 class Roster:
-    """The clients that have introduced themselves."""
+    """The clients that have introduced themselves.
+
+    Parameters
+    ----------
+    clients : dict
+        By id.
+    nodes : set of int
+        Those that have answered.
+    facts : Facts or None
+        What they say of the data.
+    asked : dict
+        Nodes that have not answered yet, and the messages that asked them.
+    expected : int
+        How many nodes there are, by what they say.
+    """
 
     clients: dict[str, Client] = field(default_factory=dict)
     nodes: set[int] = field(default_factory=set)
     facts: Facts | None = None
+    asked: dict[int, str] = field(default_factory=dict)
+    expected: int = 1
 
     def present(self, round_: int) -> dict[str, Client]:
         """The clients that are there in a round, in order of their ids."""
@@ -92,25 +111,47 @@ class Roster:
             ids = [ids[place] for place in sorted(chosen)]
         return [self.clients[one] for one in ids]
 
-    def update(self, grid: Grid, settings: Settings, state_dir: str, stop: threading.Event) -> None:
-        """Ask nodes that are new which clients they host, and wait for all of a simulation's."""
-        expected, waited = 1, time.monotonic() + 60.0
+    def update(
+        self,
+        grid: Grid,
+        settings: Settings,
+        state_dir: str,
+        stop: threading.Event,
+        deployed: bool = False,
+    ) -> None:
+        """Ask nodes that are new which clients they host, and wait until enough are there.
+
+        A simulation has enough when all nodes have answered. A deployment has when
+        ``min-clients`` have; from then on nobody waits for a device's introduction.
+        """
+        limit, least = time.monotonic() + 60.0, settings.run.min_clients if deployed else 1
         while True:
-            fresh = [node for node in grid.get_node_ids() if node not in self.nodes]
-            if fresh:
-                note = ConfigRecord({"state-dir": state_dir})
-                for reply in exchange(
-                    grid,
-                    [message(settings, node, MessageType.QUERY, 0, {}, note) for node in fresh],
-                    0.0,
-                    stop,
-                ):
-                    expected = max(expected, self._welcome(reply))
-            if len(self.nodes) >= expected and self.clients:
+            self._ask(grid, settings, state_dir)
+            for reply in list(grid.pull_messages(set(self.asked.values()))) if self.asked else []:
+                self.asked.pop(reply.metadata.src_node_id, None)
+                try:
+                    self.expected = max(self.expected, self._welcome(reply))
+                except (BadInput, RunFailed) as error:
+                    if not (deployed and self._enough(least)):
+                        raise
+                    log(WARNING, "A node is left out: %s", error)
+            if self._enough(least) and (deployed or not self.asked):
                 return
-            if time.monotonic() > waited:
+            if time.monotonic() > limit and not (deployed or self.asked):
                 raise RunFailed("No node has introduced itself within 60 seconds.")
-            pause(0.05, stop)
+            pause(DEPLOYED_PAUSE if deployed else 0.005, stop)
+
+    def _enough(self, least: int) -> bool:
+        return len(self.nodes) >= self.expected and len(self.clients) >= max(1, least)
+
+    def _ask(self, grid: Grid, settings: Settings, state_dir: str) -> None:
+        """Ask the nodes that are new; a node that left before it answered is forgotten."""
+        online = set(grid.get_node_ids())
+        self.asked = {node: one for node, one in self.asked.items() if node in online}
+        fresh = sorted(online - self.nodes - self.asked.keys())
+        note = ConfigRecord({"state-dir": state_dir})
+        asks = [message(settings, node, MessageType.QUERY, 0, {}, note) for node in fresh]
+        self.asked |= zip(fresh, grid.push_messages(asks) if asks else (), strict=True)
 
     def _welcome(self, reply: Message) -> int:
         """Take in a node; returns how many nodes it says there are."""
@@ -135,14 +176,22 @@ class Roster:
         test = cast(list[int], metrics["test_examples"])
         labels = cast(list[int], metrics.get("label_counts", []))
         for place, client in enumerate(cast(list[str], note["clients"])):
-            if client in self.clients:
-                log(WARNING, "Client %s is on two nodes; the second one is ignored.", client)
-                continue
+            before = self.clients.get(client)
+            if before is not None:  # a device that was restarted without a key is a new node
+                log(WARNING, "Client %s is now on node %s.", client, node)
             own = tuple(labels[place * facts.classes : (place + 1) * facts.classes])
-            self.clients[client] = Client(
-                client, node, cast(int, metrics["place"]), train[place], test[place], own
-            )
+            joins = 0 if before is None else before.joins
+            self.clients[client] = Client(client, node, 0, train[place], test[place], own, joins)
+        self._settle_places()
         return cast(int, metrics["nodes"])
+
+    def _settle_places(self) -> None:
+        """Number the nodes in order of their first clients: the same in every run and engine."""
+        places: dict[int, int] = {}
+        for one in sorted(self.clients):
+            who = self.clients[one]
+            place = places.setdefault(who.node, len(places))
+            self.clients[one] = replace(who, place=place)
 
 
 def by_node(clients: Iterable[Client]) -> dict[int, list[Client]]:
@@ -164,7 +213,11 @@ def message(
 
 
 def exchange(
-    grid: Grid, messages: Sequence[Message], timeout: float, stop: threading.Event
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout: float,
+    stop: threading.Event,
+    least: float = 0.002,
 ) -> list[Message]:
     """Send messages and wait for the replies.
 
@@ -181,6 +234,8 @@ def exchange(
         Seconds; 0 for as long as it takes. A reply that comes later is never read.
     stop : Event
         Set when the run is to end at once.
+    least : float
+        Seconds between two looks, at least.
     """
     waiting = set(grid.push_messages(messages))
     started = time.monotonic()
@@ -193,7 +248,7 @@ def exchange(
         if timeout and waited > timeout:
             break
         if waiting:
-            pause(min(max(0.002, 0.02 * waited), 1.0), stop)
+            pause(min(max(least, 0.02 * waited), 1.0), stop)
     return replies
 
 

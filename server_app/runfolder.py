@@ -8,10 +8,11 @@ import io
 import json
 import math
 import os
+import secrets
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,18 @@ class RunFolder:
         """The settings the run was started with."""
         return parse(read_toml(self.path / "config.toml"))
 
+    def write_name(self, name: str) -> None:
+        """Remember the name by which devices know the run."""
+        write_atomically(self._name, f"{name}\n".encode())
+
+    def read_name(self) -> str:
+        """The name by which devices know the run; empty if it never had one."""
+        return self._name.read_text("utf-8").strip() if self._name.exists() else ""
+
+    @property
+    def _name(self) -> Path:
+        return self.path / "server" / "name"
+
     def write_checkpoint(self, round_: int, scheme: str, server: Tree, stage: int = 1) -> None:
         """Remember the server's state after a round, or at a stage's start."""
         header = {"round": str(round_), "scheme": scheme, "stage": str(stage)}
@@ -197,6 +210,11 @@ def new_folder(settings: Settings) -> RunFolder:
             )
     folder.check_writable()
     return folder
+
+
+def new_name() -> str:
+    """A run's name on devices: like no other, and later runs sort after earlier ones."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
 def resumed(folder: RunFolder, changes: Mapping[str, object]) -> Settings:

@@ -73,6 +73,11 @@ class RunConfig:
         choices=("auto", "memory", "context", "disk"),
     )
     state_dir: str = key("", "folder of the disk store; empty = in the run's folder")
+    personal_from: str = key(
+        "fresh",
+        "on devices: start without personal state, or keep what the last run of the scheme left",
+        choices=("fresh", "keep"),
+    )
     nodes: int = key(0, "nodes that host the clients of a simulation; 0 = one per worker", low=0)
     save_predictors: bool = key(False, "write every client's final model to the run's folder")
     save_outcomes: bool = key(
@@ -84,8 +89,13 @@ class RunConfig:
         low=0.0,
         high=0.9,
     )
+    min_clients: int = key(
+        0, "on devices: clients that must be there before the first round; 0 = any", low=0
+    )
     round_timeout: float = key(
-        0.0, "seconds to wait for a round's replies; 0 = as long as it takes", low=0.0
+        0.0,
+        "seconds to wait for a round's replies; 0 = as long as it takes, on devices 600",
+        low=0.0,
     )
     on_divergence: str = key(
         "stop",
@@ -106,6 +116,7 @@ class RunConfig:
     )
     cohort_chunk: int = key(0, "most clients in one computation; 0 = by the model's size", low=0)
     out: str = key("", "the run's folder; empty = a new one under runs/")
+    resume: bool = key(False, "with flwr run: go on with the run in the folder `out`")
 
 
 @dataclass(frozen=True)

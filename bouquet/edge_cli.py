@@ -1,0 +1,262 @@
+"""Commands for real machines: a SuperLink, nodes, and what a device has."""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+node_app = typer.Typer(invoke_without_command=True)
+StateDir = Annotated[Path, typer.Option(help="The device's folder.", metavar="DIR")]
+ClientId = Annotated[str, typer.Option(help="The client's id.", metavar="ID")]
+
+
+def superlink(
+    folder: Annotated[
+        Path, typer.Option(help="Certificates, the database and Flower's settings.", metavar="DIR")
+    ],
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name", help="A name or address nodes know this machine by.", metavar="HOST"
+        ),
+    ] = None,
+    fleet: Annotated[str, typer.Option(help="Where nodes connect.")] = "0.0.0.0:9092",
+    control: Annotated[str, typer.Option(help="Where runs are started.")] = "127.0.0.1:8000",
+) -> None:
+    """The server's half of a deployment: certificates the first time, then flower-superlink.
+
+    Prints the command it runs. Nodes need DIR/ca.pem; FLWR_HOME=DIR/flower is where flwr finds it.
+
+    [bold]Example[/bold]
+
+      bouquet superlink --folder link --name server.example.org
+    """
+    from bouquet.certificates import make_certificates
+    from bouquet.deployment import link_command
+    from strategies.core.errors import BadInput
+
+    place = folder.absolute()
+    if (place / "ca.pem").exists():
+        if names:
+            raise BadInput(f"--name: {folder} has certificates already; leave it out.")
+    else:
+        if not names:
+            raise BadInput("--name must say how nodes reach this machine, to be certified.")
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_certificates(place, [*names, "localhost", "127.0.0.1"])
+    home = place / "flower"
+    home.mkdir(exist_ok=True)
+    connection = f'address = "{control}"\nroot-certificates = "{place / "ca.pem"}"\n'
+    text = f'[superlink]\ndefault = "bouquet"\n\n[superlink.bouquet]\n{connection}'
+    (home / "config.toml").write_text(text, "utf-8")
+    _become(link_command(place, fleet, control), home)
+
+
+@node_app.callback()
+def node(
+    context: typer.Context,
+    superlink: Annotated[str, typer.Option(help="The SuperLink.", metavar="HOST:PORT")] = "",
+    ca: Annotated[Path | None, typer.Option(help="Its ca.pem.", metavar="FILE")] = None,
+    key: Annotated[Path | None, typer.Option(help="This node's key.", metavar="FILE")] = None,
+    client_id: Annotated[
+        str, typer.Option(help="Its client, or a gateway's, separated by commas.", metavar="ID")
+    ] = "",
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Where it keeps what is personal.", metavar="DIR")
+    ] = None,
+    data_path: Annotated[str, typer.Option(help="Its own data.", metavar="PATH")] = "",
+    port: Annotated[int, typer.Option(help="A free port of this machine.")] = 9094,
+) -> None:
+    """A device: its half of a deployment, what it stores, its personal model.
+
+    Without a command it prints the flower-supernode command and runs it.
+
+    [bold]Examples[/bold]
+
+      bouquet node key north.key
+
+      bouquet node --superlink HOST:9092 --ca ca.pem --key north.key --client-id north
+      --state-dir state --data-path shops
+
+      bouquet node state --state-dir state
+    """
+    from bouquet.deployment import Host, node_command
+    from client_app.device import device
+    from strategies.core.errors import BadInput
+
+    if context.invoked_subcommand is not None:
+        return
+    if not superlink or ca is None or key is None or not client_id or state_dir is None:
+        raise BadInput("node needs --superlink, --ca, --key, --client-id and --state-dir.")
+    for name, file in (("--ca", ca), ("--key", key)):
+        if not file.exists():
+            raise BadInput(f"{name}: {file} is not there.")
+    found = device({"client-id": client_id, "state-dir": str(state_dir)})
+    assert found is not None  # it has a client-id
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    host = Host("node", found.clients, state_dir, data_path)
+    home = state_dir.absolute() / "flower"
+    _become(node_command(host, superlink, ca.absolute(), key.absolute(), port), home)
+
+
+@node_app.command("key")
+def node_key(file: Annotated[Path, typer.Argument(help="The private key to make.")]) -> None:
+    """Make a node's key. FILE.pub goes to whoever runs the SuperLink, FILE to nobody.
+
+    [bold]Example[/bold]
+
+      bouquet node key north.key
+    """
+    from bouquet.certificates import make_node_key
+    from strategies.core.errors import BadInput
+
+    if file.exists():
+        raise BadInput(f"{file} is there already.")
+    make_node_key(file)
+    typer.echo(f"{file}.pub")
+
+
+@node_app.command("state")
+def node_state(state_dir: StateDir) -> None:
+    """What is stored on this device: personal state by run and client, two generations each.
+
+    [bold]Example[/bold]
+
+      bouquet node state --state-dir state
+    """
+    from bouquet.display import out
+    from client_app.device import Device
+    from strategies.core.errors import BadInput
+
+    runs = Device((), state_dir, "").runs
+    files = sorted(runs.rglob("*.safetensors")) if runs.is_dir() else []
+    if not files:
+        raise BadInput(f"{state_dir} holds no personal state.")
+    table, refused = _states(runs, files)
+    out.print(table)
+    for sentence in refused:
+        print(f"bouquet: {sentence}", file=sys.stderr)
+    if refused:
+        raise typer.Exit(1)
+
+
+@node_app.command("predict")
+def node_predict(
+    examples: Annotated[Path, typer.Argument(help="A .npz file with an array x.")],
+    state_dir: StateDir,
+    client: ClientId,
+) -> None:
+    """Use the personal model on this device, with no server: a class a line.
+
+    [bold]Example[/bold]
+
+      bouquet node predict new.npz --state-dir state --client north
+    """
+    from client_app.predictor import find_predictor, read_predictor
+    from data.folder import read_inputs
+
+    predictor = read_predictor(find_predictor(state_dir, client))
+    for found in predictor.classes(read_inputs(examples)).tolist():
+        typer.echo(found if isinstance(found, int) else " ".join(map(str, found)))
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="A run's folder, or a device's.", metavar="DIR")],
+    client: ClientId,
+    out: Annotated[Path, typer.Option(help="Where to write.", metavar="DIR")] = Path("."),
+) -> None:
+    """A client's own model for others: safetensors, and TorchScript where the model allows.
+
+    [bold]Example[/bold]
+
+      bouquet export runs/mine --client 003 --out model
+    """
+    from client_app.predictor import export, find_predictor, read_predictor
+
+    for file in export(read_predictor(find_predictor(folder, client)), out):
+        typer.echo(file)
+
+
+def audit(
+    folder: Annotated[
+        Path, typer.Argument(help="A device's folder, or a deployment's run.", metavar="DIR")
+    ],
+) -> None:
+    """What devices sent, by their own record: sizes, hashes, and whether it was personal.
+
+    [bold]Example[/bold]
+
+      bouquet audit state
+    """
+    from bouquet.display import out
+    from client_app.record import read_records
+    from strategies.core.errors import BadInput
+
+    places = [folder / "sent", *sorted(folder.glob("devices/*/sent"))]
+    lines = [(place, run, one) for place in places for run, one in read_records(place)]
+    if not lines:
+        raise BadInput(f"{folder} has no record of anything sent.")
+    out.print(_sent([(place.parent.name, run, one) for place, run, one in lines]))
+    total = sum(one["bytes"] for _, _, one in lines)
+    leaks = sum(bool(one["personal"]) for _, _, one in lines)
+    words = "nothing the devices keep was in them" if not leaks else f"{leaks} had personal tensors"
+    typer.echo(f"{len(lines)} replies, {total} bytes: {words}.")
+    if leaks:
+        raise typer.Exit(1)
+
+
+def _sent(lines: "list[tuple[str, str, dict[str, Any]]]") -> "Table":
+    from rich.table import Table
+
+    table = Table(header_style="bold")
+    for heading in ("device", "run", "kind", "round", "tensors", "bytes", "hash", "CPU s", "MB"):
+        table.add_column(heading, overflow="fold")
+    for name, run, one in lines:
+        tensors = ", ".join(
+            f"{part['name']} {'x'.join(map(str, part['shape'])) or 'number'}"
+            + (" PERSONAL" if part["name"] in one["personal"] else "")
+            for part in one["arrays"]
+        )
+        hashes = " ".join(part["sha256"][:8] for part in one["arrays"])
+        cost = (f"{one['cpu_seconds']:.1f}", f"{one['peak_memory'] / 1e6:.0f}")
+        numbers = (str(one["round"]), tensors, str(one["bytes"]), hashes)
+        table.add_row(name, run, one["kind"], *numbers, *cost)
+    return table
+
+
+def _states(runs: Path, files: list[Path]) -> "tuple[Table, list[str]]":
+    """A line for each file that is whole, and a sentence for each that is not."""
+    from rich.table import Table
+
+    from client_app.stores import read_state
+    from strategies.core.files import BadFile
+    from strategies.core.trees import sha256
+
+    table, refused = Table(header_style="bold"), []
+    for heading in ("client", "run", "scheme", "version", "round", "bytes", "checksum"):
+        table.add_column(heading, overflow="fold")
+    for file in files:
+        try:
+            state = read_state(file)
+        except BadFile as error:
+            refused.append(str(error))
+            continue
+        who, run = state.identity, str(file.parent.relative_to(runs))
+        numbers = (str(who.version), str(state.round), str(file.stat().st_size))
+        table.add_row(who.client, run, who.scheme, *numbers, sha256(state.tensors)[:12])
+    return table, refused
+
+
+def _become(command: list[str], home: Path) -> NoReturn:
+    """Print a command and run it in place of this process."""
+    from bouquet.deployment import environment
+
+    print(shlex.join(command), file=sys.stderr, flush=True)
+    words = environment(home)
+    os.execvpe(command[0], command, words)

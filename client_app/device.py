@@ -1,0 +1,62 @@
+"""What a real device says about itself, in Flower's ``--node-config``."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from strategies.core.errors import BadInput
+from strategies.core.files import file_name
+
+
+@dataclass(frozen=True)
+class Device:
+    """A node that is no simulation.
+
+    Parameters
+    ----------
+    clients : tuple of str
+        Whose data it has: one client, or those of a gateway.
+    folder : Path
+        Where it keeps what is personal. The server has no say in it.
+    data_path : str
+        Its own data; empty for data sets that need none.
+    """
+
+    clients: tuple[str, ...]
+    folder: Path
+    data_path: str
+
+    @property
+    def runs(self) -> Path:
+        """Personal state, a folder a run."""
+        return self.folder / "runs"
+
+    @property
+    def predictors(self) -> Path:
+        """The clients' own models."""
+        return self.folder / "predictors"
+
+    @property
+    def sent(self) -> Path:
+        """The record of what was sent, a file a run."""
+        return self.folder / "sent"
+
+    def states(self, named: str) -> Path:
+        """Where a run's personal state is; the name comes from outside and is never a way out."""
+        return self.runs.joinpath(*[file_name(part) for part in named.split("/") if part])
+
+
+def device(node_config: Mapping[str, object]) -> Device | None:
+    """The device a node is, by its config; None for a simulated node, which has no client-id."""
+    if "client-id" not in node_config:
+        return None
+    ids = [one.strip() for one in str(node_config["client-id"]).split(",")]
+    if not all(ids) or len(set(ids)) != len(ids):
+        raise BadInput(
+            "client-id in the node config must be one id, or several different ones separated by "
+            f"commas, not {node_config['client-id']!r}."
+        )
+    folder = str(node_config.get("state-dir", ""))
+    if not folder:
+        raise BadInput("state-dir must be in the node config of a node with a client-id.")
+    return Device(tuple(sorted(ids)), Path(folder), str(node_config.get("data.path", "")))

@@ -1,0 +1,139 @@
+"""A client's own model in a file that says how to build it: of use without server or data."""
+
+import json
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from models import ModelConfig, PersonalConfig, build
+from strategies.core.config import read, write
+from strategies.core.errors import BadInput
+from strategies.core.files import BadFile, file_name, seal, unseal, write_atomically
+from strategies.core.task import Task
+from strategies.core.trees import Tree
+from strategies.settings import DTYPES, Settings
+
+FORMAT = "bouquet-predictor-1"
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A client's own model.
+
+    Parameters
+    ----------
+    client, scheme : str
+        Whose it is, and what trained it.
+    round : int
+        The round after which it was written.
+    shape : tuple of int
+        Of one example.
+    dtype : torch.dtype
+        Of examples: whole numbers for text.
+    weights : Tree
+        The model's parameters.
+    module : Module
+        The model with these weights.
+    """
+
+    client: str
+    scheme: str
+    round: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    weights: Tree
+    module: nn.Module
+
+    def classes(self, x: Tensor) -> Tensor:
+        """The most likely class of each example; of text, of each position."""
+        if x.shape[1:] != self.shape:
+            raise BadInput(f"Examples must have the shape {self.shape}, not {tuple(x.shape[1:])}.")
+        with torch.no_grad():
+            found: Tensor = self.module(x.to(self.dtype)).argmax(dim=-1)
+        return found
+
+
+def save_predictor(
+    folder: Path, client: str, round_: int, weights: Tree, settings: Settings, task: Task, x: Tensor
+) -> None:
+    """Write a client's own model; ``x`` is examples like those it was trained on."""
+    personal = replace(settings.personal, split=settings.split)
+    header = {
+        "client": client,
+        "scheme": settings.run.scheme,
+        "round": str(round_),
+        "seed": str(settings.run.seed),
+        "dtype": settings.run.dtype,
+        "text": json.dumps(not x.is_floating_point()),
+        "shape": json.dumps(list(x.shape[1:])),
+        "classes": str(task.classes),
+        "model": json.dumps(write(settings.model, "model") | write(personal, "personal")),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"{file_name(client)}.safetensors", seal(FORMAT, header, weights))
+
+
+def read_predictor(path: Path) -> Predictor:
+    """Read a client's own model, or refuse the file by name."""
+    words, weights = unseal(path, FORMAT)
+    if not int(words["classes"]):
+        raise BadInput(f"{path} is of a quadratic problem, which predicts nothing.")
+    keys, dtype = json.loads(words["model"]), DTYPES[words["dtype"]]
+    shape = tuple(json.loads(words["shape"]))
+    module = build(
+        read(ModelConfig, keys, "model"),
+        shape,
+        int(words["classes"]),
+        int(words["seed"]),
+        dtype,
+        read(PersonalConfig, keys, "personal"),
+    )
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        raise BadFile(f"{path} does not fit its model; it was left as it is.") from error
+    kind = torch.int64 if json.loads(words["text"]) else dtype
+    who, scheme, round_ = words["client"], words["scheme"], int(words["round"])
+    return Predictor(who, scheme, round_, shape, kind, weights, module.eval())
+
+
+def find_predictor(folder: Path, client: str) -> Path:
+    """A client's own model in a run's folder, or in a device's."""
+    name = f"{file_name(client)}.safetensors"
+    places = [folder / "predictors" / name]
+    places += sorted(folder.glob(f"devices/*/predictors/{name}"))
+    for place in places:
+        if place.exists():
+            return place
+    raise BadInput(
+        f"{folder} has no model of client {client!r} in predictors/; a run writes them with "
+        "-c save-predictors=true."
+    )
+
+
+def export(predictor: Predictor, folder: Path) -> list[Path]:
+    """Write a model for others: its weights, and TorchScript where the model allows.
+
+    Returns the files written.
+    """
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    name = file_name(predictor.client)
+    weights = folder / f"{name}.safetensors"
+    save_file(predictor.weights, weights, {"client": predictor.client, "scheme": predictor.scheme})
+    example = torch.zeros(2, *predictor.shape, dtype=predictor.dtype)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch would rather have its newer formats
+            traced = torch.jit.trace(predictor.module, example)  # type: ignore[no-untyped-call]
+            other = torch.zeros(3, *predictor.shape, dtype=predictor.dtype)
+            torch.testing.assert_close(traced(other), predictor.module(other))
+            script = folder / f"{name}.pt"
+            torch.jit.save(traced, script)
+    except Exception:  # whatever a user's own model raises when it is traced
+        return [weights]
+    return [weights, script]

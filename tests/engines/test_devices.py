@@ -1,0 +1,206 @@
+"""Devices in this process: real messages, each device with its own folder, no server's paths."""
+
+import json
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message
+
+from bouquet.engines import InlineGrid
+from client_app.stores import read_state
+from server_app.loop import run as run_loop
+from server_app.runfolder import RunFolder
+from strategies import SCHEMES
+from strategies.core.errors import BadInput
+from strategies.settings import parse
+from tests.conftest import Run, kebab
+
+Start = Callable[..., Run]
+Observer = Callable[["Devices", dict[str, Any]], None]
+KEYS: dict[str, Any] = {
+    "nodes": 3,
+    "rounds": 3,
+    "local_steps": 2,
+    "data": {"name": "synthetic", "clients": 3, "examples": 12},
+}
+EVERYONE = ["000", "001", "002"]
+
+
+class Devices(InlineGrid):
+    """Nodes that are devices; those in ``hidden`` are switched off."""
+
+    def __init__(self, folder: Path, clients: Iterable[str] = EVERYONE) -> None:
+        ids = list(clients)
+        super().__init__(len(ids))
+        self.hidden: set[int] = set()
+        for context, own in zip(self._contexts.values(), ids, strict=True):
+            name = own.replace(",", "-")
+            context.node_config = {"client-id": own, "state-dir": str(folder / name)}
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in self._contexts if node not in self.hidden]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """A message to a node that is gone is never answered."""
+        return [
+            next(iter(super(Devices, self).push_messages([one])))
+            if one.metadata.dst_node_id in self._contexts
+            else "lost"
+            for one in messages
+        ]
+
+    def rename(self, old: int, new: int) -> None:
+        """A device that was restarted without a key."""
+        self._contexts[new] = self._contexts.pop(old)
+        self._contexts[new].node_id = new
+
+
+@pytest.fixture
+def deployed(tmp_path: Path) -> Callable[..., Run]:
+    """Run on devices whose folders stay: ``deployed(scheme="apfl")``."""
+    count = 0
+
+    def run(
+        observe: Observer = lambda grid, event: None, grid: Devices | None = None, **keys: Any
+    ) -> Run:
+        nonlocal count
+        count += 1
+        folder = RunFolder(tmp_path / f"deployed{count}")
+        devices = grid or Devices(tmp_path / "devices")
+        chosen = parse(kebab({"min_clients": 3} | KEYS | keys))
+        try:
+            run_loop(
+                devices,
+                chosen,
+                folder,
+                engine="grpc",
+                observe=lambda event: observe(devices, event),
+            )
+        finally:
+            devices.close()
+        return Run(folder.path)
+
+    return run
+
+
+@pytest.mark.parametrize("scheme", [name for name, one in SCHEMES.items() if not one.pooled])
+def test_every_scheme_ends_with_the_bits_of_a_simulation(
+    start: Start, deployed: Start, scheme: str
+) -> None:
+    there, here = deployed(scheme=scheme), start(scheme=scheme, **KEYS)
+    assert there.sha == here.sha
+    shared = [(row["client"], row["shared_loss"], row["personal_loss"]) for row in there.clients]
+    assert shared == [(r["client"], r["shared_loss"], r["personal_loss"]) for r in here.clients]
+
+
+def test_a_gateway_has_a_state_for_each_client(
+    start: Start, tmp_path: Path, deployed: Start
+) -> None:
+    grid = Devices(tmp_path / "devices", ["000,002", "001"])
+    there, here = deployed(grid=grid, nodes=2), start(**KEYS | {"nodes": 2})
+    assert there.sha == here.sha
+    names = sorted(path.name for path in (tmp_path / "devices/000-002").rglob("00?.safetensors"))
+    assert names == ["000.safetensors", "002.safetensors"]
+
+
+def test_nothing_of_the_run_is_written_outside_a_devices_folder(
+    tmp_path: Path, deployed: Start
+) -> None:
+    run = deployed(save_predictors=True)
+    names = {path.name for path in run.path.iterdir()}
+    assert names == {"config.toml", "events.jsonl", "clients.csv", "summary.json", "server"}
+    assert (tmp_path / "devices/001/predictors/001.safetensors").exists()
+
+
+def test_pooled_data_are_refused(deployed: Start) -> None:
+    with pytest.raises(BadInput, match="centralized"):
+        deployed(scheme="centralized")
+
+
+def newest(folder: Path, client: str) -> dict[str, torch.Tensor]:
+    path = sorted((folder / "devices" / client / "runs").glob(f"*/{client}.safetensors"))[-1]
+    return read_state(path).tensors
+
+
+def test_a_later_run_starts_fresh_or_keeps(
+    tmp_path: Path, deployed: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = iter(["run1", "run2", "run3"])
+    monkeypatch.setattr("server_app.loop.new_name", lambda: next(names))
+    deployed(scheme="apfl")
+    first = newest(tmp_path, "000")
+    deployed(scheme="apfl")
+    again = newest(tmp_path, "000")
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    deployed(scheme="apfl", personal_from="keep")
+    kept = newest(tmp_path, "000")
+    assert not any(torch.equal(first[name], kept[name]) for name in first if "v/" in name)
+
+
+def test_a_client_that_returns_on_another_node_moves_there_with_its_state(
+    start: Start, deployed: Start
+) -> None:
+    def restart(grid: Devices, event: dict[str, Any]) -> None:
+        if event["round"] == 1:
+            grid.rename(2, 9)
+
+    patient(run := deployed(restart, round_timeout=5.0, rounds=4))
+    took_part = [event["round"] for event in run.events if "001" in event["clients"]]
+    assert took_part[0] == 1
+    assert took_part[-1] == 4
+
+
+def patient(run: Run) -> None:
+    """Nobody but the restarted client missed a round."""
+    assert all({"000", "002"} <= set(event["clients"]) for event in run.events)
+
+
+def test_the_first_round_waits_for_min_clients(tmp_path: Path, deployed: Start) -> None:
+    grid = Devices(tmp_path / "devices")
+    grid.hidden = {3}
+    threading.Timer(1.0, grid.hidden.clear).start()
+    run = deployed(grid=grid)
+    assert all(event["clients"] == EVERYONE for event in run.events)
+
+
+def test_a_new_device_joins_in_the_middle(tmp_path: Path, deployed: Start) -> None:
+    grid = Devices(tmp_path / "devices")
+    grid.hidden = {3}
+    run = deployed(
+        lambda devices, event: devices.hidden.clear(), grid=grid, min_clients=2, rounds=12
+    )
+    assert run.events[0]["clients"] == ["000", "001"]
+    assert run.events[-1]["clients"] == EVERYONE
+    assert len(run.clients) == 3
+
+
+# The record of what was sent
+
+
+def test_a_device_records_each_reply_and_that_nothing_personal_was_in_it(
+    tmp_path: Path, deployed: Start
+) -> None:
+    run = deployed(scheme="apfl")
+    lines = records(tmp_path / "devices/000")
+    assert [line["kind"] for line in lines] == ["query", "train", "train", "train", "evaluate"]
+    assert [line["round"] for line in lines] == [0, 1, 2, 3, 3]
+    assert all(line["personal"] == [] for line in lines)
+    assert {part["name"] for part in lines[1]["arrays"]} == {"w/output.weight", "w/output.bias"}
+    everyone = [line for one in EVERYONE for line in records(tmp_path / "devices" / one)]
+    sent = sum(line["bytes"] for line in everyone if line["kind"] != "query")
+    assert sent == run.summary["bytes_up"]
+
+
+def test_the_record_tells_when_what_is_kept_is_sent(tmp_path: Path, deployed: Start) -> None:
+    """In dFedU a client's own model travels, which the scheme says of itself."""
+    deployed(scheme="dfedu")
+    assert any(line["personal"] for line in records(tmp_path / "devices/000"))
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    (path,) = (folder / "sent").glob("*.jsonl")
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,205 @@
+"""Commands for real machines, and personal models without a server."""
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cryptography import x509
+from safetensors.torch import load_file
+
+from bouquet import edge_cli
+from client_app.predictor import find_predictor, read_predictor
+from client_app.stores import DeviceStore
+from strategies.core.files import BadFile
+from strategies.core.state import Identity, PersonalState
+from tests.conftest import Run
+from tests.unit.test_cli import Bouquet, bouquet
+
+__all__ = ["bouquet"]  # the fixture
+
+
+@pytest.fixture
+def becomes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that were run."""
+    commands: list[list[str]] = []
+
+    def become(file: str, command: list[str], environment: dict[str, str]) -> None:
+        assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+        commands.append(command)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(edge_cli.os, "execvpe", become)
+    return commands
+
+
+# A SuperLink and nodes
+
+
+def test_a_superlink_is_certified_once_and_prints_its_command(
+    bouquet: Bouquet, becomes: list[list[str]]
+) -> None:
+    outcome = bouquet("superlink", "--folder", "link", "--name", "server.example.org")
+    assert outcome.code == 0
+    assert shlex.split(outcome.err.splitlines()[-1]) == becomes[0]
+    assert becomes[0][0] == "flower-superlink"
+    assert "--enable-supernode-auth" in becomes[0]
+    ca = Path("link/ca.pem").read_bytes()
+    assert bouquet("superlink", "--folder", "link").code == 0
+    assert Path("link/ca.pem").read_bytes() == ca
+    assert bouquet("superlink", "--folder", "link", "--name", "other").code == 2
+
+
+def test_certificates_verify_and_keys_are_private(
+    bouquet: Bouquet, becomes: list[list[str]]
+) -> None:
+    bouquet("superlink", "--folder", "link", "--name", "server.example.org")
+    ca, own = (
+        x509.load_pem_x509_certificate(Path("link", name).read_bytes())
+        for name in ("ca.pem", "server.pem")
+    )
+    own.verify_directly_issued_by(ca)
+    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["server.example.org", "localhost"]
+    assert Path("link").stat().st_mode & 0o077 == 0
+    assert Path("link/server.key").stat().st_mode & 0o077 == 0
+
+
+def test_a_superlink_must_have_a_name(bouquet: Bouquet) -> None:
+    outcome = bouquet("superlink", "--folder", "link")
+    assert outcome.code == 2
+    assert "--name" in outcome.err
+    assert not Path("link").exists()
+
+
+def test_a_node_prints_its_command(bouquet: Bouquet, becomes: list[list[str]]) -> None:
+    assert bouquet("node", "key", "north.key").out == "north.key.pub\n"
+    assert Path("north.key").stat().st_mode & 0o077 == 0
+    Path("ca.pem").touch()
+    words = ["--superlink", "host:9092", "--ca", "ca.pem", "--key", "north.key"]
+    outcome = bouquet("node", *words, "--client-id", "north", "--state-dir", "state")
+    assert outcome.code == 0
+    assert shlex.split(outcome.err.splitlines()[-1]) == becomes[0]
+    assert f'client-id="north" state-dir="{Path("state").absolute()}"' in becomes[0]
+
+
+def test_a_node_must_know_who_it_is(bouquet: Bouquet) -> None:
+    outcome = bouquet("node", "--superlink", "host:9092")
+    assert outcome.code == 2
+    assert "--client-id" in outcome.err
+
+
+def test_a_key_is_not_replaced(bouquet: Bouquet) -> None:
+    bouquet("node", "key", "north.key")
+    before = Path("north.key").read_bytes()
+    assert bouquet("node", "key", "north.key").code == 2
+    assert Path("north.key").read_bytes() == before
+
+
+# What a device stores
+
+
+def test_a_device_shows_what_it_stores_and_refuses_what_is_damaged(bouquet: Bouquet) -> None:
+    for client in ("a", "b"):
+        identity = Identity("apfl", 2, "shape", client)
+        runs = Path("state/runs")
+        kept = PersonalState(identity, 5, {"alpha": torch.tensor(0.5)})
+        DeviceStore(runs / "one", runs, keep=False).save(kept)
+    outcome = bouquet("node", "state", "--state-dir", "state")
+    assert outcome.code == 0
+    assert outcome.out.count("apfl") == 2
+    damaged = Path("state/runs/one/b.safetensors")
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    outcome = bouquet("node", "state", "--state-dir", "state")
+    assert outcome.code == 1
+    assert str(damaged) in outcome.err
+    assert outcome.out.count("apfl") == 1
+
+
+def test_an_empty_device_has_nothing_to_show(bouquet: Bouquet) -> None:
+    assert bouquet("node", "state", "--state-dir", ".").code == 2
+
+
+# What a device sent
+
+
+@pytest.mark.parametrize("personal", [[], ["w/weight"]])
+def test_an_audit_tells_what_was_sent_and_whether_it_was_personal(
+    bouquet: Bouquet, personal: list[str]
+) -> None:
+    part = {"name": "w/weight", "shape": [2, 3], "dtype": "float32", "bytes": 24, "sha256": "ab12"}
+    line = {
+        "kind": "train",
+        "round": 4,
+        "bytes": 99,
+        "arrays": [part],
+        "personal": personal,
+        "cpu_seconds": 2.5,
+        "peak_memory": 300e6,
+    }
+    Path("state/sent").mkdir(parents=True)
+    Path("state/sent/run.jsonl").write_text(json.dumps(line) + "\n")
+    outcome = bouquet("audit", "state")
+    assert outcome.code == (1 if personal else 0)
+    assert "w/weight 2x3" in outcome.out
+    assert "1 replies, 99 bytes" in outcome.out
+    assert ("PERSONAL" in outcome.out) == bool(personal)
+
+
+def test_an_audit_of_nothing_is_refused(bouquet: Bouquet) -> None:
+    assert bouquet("audit", ".").code == 2
+
+
+# Personal models
+
+
+@pytest.fixture
+def run(start: Callable[..., Run]) -> Run:
+    data = {"clients": 2, "partition": "iid"}
+    return start(scheme="apfl", rounds=2, save_predictors=True, data=data)
+
+
+def test_a_personal_model_predicts_without_a_server(bouquet: Bouquet, run: Run) -> None:
+    x = np.random.default_rng(0).random((5, 1, 8, 8)).astype("float32")
+    predictor = read_predictor(find_predictor(run.path, "001"))
+    shaped = x.reshape(5, *predictor.shape)
+    np.savez("new.npz", x=shaped)
+    outcome = bouquet("node", "predict", "new.npz", "--state-dir", run.path, "--client", "001")
+    assert outcome.code == 0
+    expected = predictor.module(torch.from_numpy(shaped)).argmax(dim=1).tolist()
+    assert [int(line) for line in outcome.out.split()] == expected
+
+
+def test_examples_of_another_shape_are_refused(bouquet: Bouquet, run: Run) -> None:
+    np.savez("new.npz", x=np.zeros((2, 3)))
+    outcome = bouquet("node", "predict", "new.npz", "--state-dir", run.path, "--client", "001")
+    assert outcome.code == 2
+    assert "shape" in outcome.err
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_an_exported_model_is_the_clients_own(bouquet: Bouquet, run: Run) -> None:
+    outcome = bouquet("export", run.path, "--client", "000", "--out", "model")
+    assert outcome.out.split() == ["model/000.safetensors", "model/000.pt"]
+    predictor = read_predictor(find_predictor(run.path, "000"))
+    weights = load_file("model/000.safetensors")
+    assert all(torch.equal(weights[name], value) for name, value in predictor.weights.items())
+    script, x = torch.jit.load("model/000.pt"), torch.rand(4, *predictor.shape)
+    torch.testing.assert_close(script(x), predictor.module(x))
+
+
+def test_a_client_without_a_model_is_named(bouquet: Bouquet, run: Run) -> None:
+    outcome = bouquet("export", run.path, "--client", "nobody")
+    assert outcome.code == 2
+    assert "nobody" in outcome.err
+
+
+def test_a_damaged_model_is_refused_by_name(run: Run) -> None:
+    path = find_predictor(run.path, "000")
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(BadFile, match=r"000\.safetensors"):
+        read_predictor(path)

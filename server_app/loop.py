@@ -200,7 +200,7 @@ def _strategy(
         server,
         stage,
         warm=bool(warm),
-        outcomes_dir=str(folder.outcomes.absolute()),
+        outcomes_dir=str(predictors.with_name("outcomes")),
     )
 
 

@@ -48,7 +48,11 @@ class Sniffer:
         with suppress(OSError):  # closed: the test is over
             while True:
                 near, _ = self.socket.accept()
-                far = socket.create_connection((host, int(port)))
+                try:
+                    far = socket.create_connection((host, int(port)))
+                except OSError:  # nobody there yet, or no longer
+                    near.close()
+                    continue
                 self.streams.append(bytearray())
                 for source, sink, kept in ((near, far, self.streams[-1]), (far, near, None)):
                     threading.Thread(target=_pump, args=(source, sink, kept), daemon=True).start()

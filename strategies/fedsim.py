@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from strategies.core.config import key
-from strategies.core.descent import descend
+from strategies.core.descent import Sgd, descend
 from strategies.core.scheme import Model, Scheme, Work
 from strategies.core.task import Batch, Task
 from strategies.core.trees import Tree, norm
@@ -94,12 +94,15 @@ def local_update(work: Work[Config], payload: Model, personal: Personal) -> tupl
 
 
 def own_steps(work: Work[Config], parts: Parts, batches: Sequence[Batch]) -> Tree:
-    """Steps on v with u fixed."""
+    """Steps on v with u fixed, of the personal part's size."""
+    sgd = replace(work.sgd, lr=work.config.personal_lr or work.sgd.lr)
+    return tuned(work.task, parts, batches, sgd)
+
+
+def tuned(task: Task, parts: Parts, batches: Sequence[Batch], sgd: Sgd) -> Tree:
+    """The personal part after steps on it with the shared part fixed."""
     return descend(
-        lambda v, batch: work.task.loss(merge(Parts(parts.u, v)), batch),
-        parts.v,
-        batches,
-        replace(work.sgd, lr=work.config.personal_lr or work.sgd.lr),
+        lambda v, batch: task.loss(merge(Parts(parts.u, v)), batch), parts.v, batches, sgd
     )
 
 

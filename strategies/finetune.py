@@ -7,11 +7,10 @@ The baseline every personalization method is compared with ("FedAvg + fine-tunin
 from dataclasses import dataclass
 
 from strategies.core.config import key
-from strategies.core.descent import descend
 from strategies.core.scheme import Model, Scheme, Work
 from strategies.core.trees import Nothing, Tree
 from strategies.fedavg import local_update
-from strategies.fedsim import Parts, merge, split
+from strategies.fedsim import Parts, merge, split, tuned
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,8 @@ def predictor(work: Work[Config], payload: Model, personal: Nothing) -> Tree:
 
 def newcomer(work: Work[Config], payload: Model, shared: Tree) -> Tree:
     """The same for a newcomer, who has nothing but the shared model."""
-    u, v = split(work.task, shared)
-    return merge(
-        Parts(
-            u,
-            descend(
-                lambda v, batch: work.task.loss(merge(Parts(u, v)), batch),
-                v,
-                work.batches,
-                work.sgd,
-            ),
-        )
-    )
+    parts = split(work.task, shared)
+    return merge(Parts(parts.u, tuned(work.task, parts, work.batches, work.sgd)))
 
 
 SCHEME = Scheme(

@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
@@ -139,15 +139,6 @@ def descend(
         if project is not None:
             params = project(params)
     return params
-
-
-def iterates(
-    loss: Callable[[P, S], Tensor], params: P, batches: Sequence[S], sgd: Sgd, **how: Any
-) -> Iterator[P]:
-    """The points :func:`descend` passes, one after each step, for outputs that average them."""
-    for batch in batches:
-        params = descend(loss, params, [batch], sgd, **how)
-        yield params
 
 
 def _any(point: Tree | tuple[Any, ...]) -> bool:

@@ -1,7 +1,6 @@
 """The one training loop."""
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
@@ -9,6 +8,7 @@ from typing import Any, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
+from strategies.core.parsing import parsing
 from strategies.core.trees import Tree
 
 
@@ -47,15 +47,10 @@ def functional_gradient(objective: Callable[..., Tensor]) -> Callable[..., Any]:
     """``torch.func.grad``: a gradient that can be batched and differentiated again.
 
     Its first use imports for more than a second, which a device that trains one client saves.
-    Nodes that are threads must not do so at once: the import parses source code, and two
-    threads that parse confuse Python 3.11 ("AST constructor recursion depth mismatch").
     """
-    with _importing:
+    with parsing:
         _import_once()
     return torch.func.grad(objective)
-
-
-_importing = threading.Lock()
 
 
 @functools.cache

@@ -8,6 +8,7 @@ node needs to be told nothing in advance and the server is the one place that kn
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from strategies.core.parsing import parsing
 from strategies.core.trees import Tree
 
 ARRAYS, METRICS, NOTE, SETTINGS, WARM = "arrays", "metrics", "note", "settings", "warm"
@@ -22,7 +23,8 @@ def pack(tree: Tree) -> ArrayRecord:
 
 def unpack(record: ArrayRecord) -> Tree:
     """Tensors of a message; nothing is unpickled."""
-    return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+    with parsing:  # the header of each array
+        return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
 
 
 def content(tree: Tree, metrics: MetricRecord, note: ConfigRecord) -> RecordDict:

@@ -6,12 +6,14 @@ Every process is in a session of its own, so that whatever it started can be end
 import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.cli.build import build_fab_from_disk
+from flwr.cli.build import build_fab_from_files
 from flwr.common.serde import fab_to_proto, user_config_to_proto
 from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
 from flwr.supercore.control import ControlHttpClient
@@ -28,8 +30,10 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from bouquet.certificates import make_certificates, make_node_key
+from bouquet.warm import LIBRARIES, PARTITIONERS, install
 from data import load
 from server_app.loop import check_deployable
+from server_app.main import WRONG_INPUT
 from server_app.runfolder import RunFolder, new_folder, resumed
 from strategies.core.errors import BadInput, RunFailed
 from strategies.settings import Settings, parse
@@ -86,6 +90,13 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
+def node_environment(home: Path, host: Host) -> dict[str, str]:
+    """The same for a node, whose processes have imported what training needs when they start."""
+    words = environment(home)
+    own = install(home / "bin", LIBRARIES if host.data_path else LIBRARIES + PARTITIONERS)
+    return words | {"PATH": f"{own}{os.pathsep}{words['PATH']}"}
+
+
 def link_command(folder: Path, fleet: str, control: str) -> list[str]:
     """How to start a SuperLink.
 
@@ -123,6 +134,21 @@ def node_command(host: Host, superlink: str, ca: Path, key: Path, port: int) -> 
     return [*command, "--node-config", host.node_config]
 
 
+def bundle() -> bytes:
+    """The app as Flower sends it.
+
+    Flower's own collection looks at every file below, a virtual environment's too, for seconds.
+    """
+    described = APP / "pyproject.toml"
+    if not described.exists():
+        raise BadInput("deploy must run from bouquet's own folder: pyproject.toml is not here.")
+    patterns = tomllib.loads(described.read_text("utf-8"))["tool"]["flwr"]["app"]["fab-include"]
+    files = [
+        path for pattern in (*patterns, "*.toml", "*.md", "LICENSE") for path in APP.glob(pattern)
+    ]
+    return build_fab_from_files({path.relative_to(APP).as_posix(): path for path in files})[0]
+
+
 @dataclass
 class Deployment:
     """A SuperLink and its nodes.
@@ -146,7 +172,8 @@ class Deployment:
         if not (self.private / "ca.pem").exists():
             make_certificates(self.private, [HOST, "localhost"])
             self.fleet, self.control = f"{HOST}:{free_port()}", f"{HOST}:{free_port()}"
-        self.launch("superlink", link_command(self.private, self.fleet, self.control))
+        command = link_command(self.private, self.fleet, self.control)
+        self.launch("superlink", command, environment(self.private / "superlink"))
         for address in (self.fleet, self.control):
             self._wait_for(address)
 
@@ -158,7 +185,8 @@ class Deployment:
             make_node_key(key)
             self.register(key.with_name(f"{key.name}.pub"))
         ca = self.private / "ca.pem"
-        self.launch(host.name, node_command(host, self.fleet, ca, key, free_port()))
+        command = node_command(host, self.fleet, ca, key, free_port())
+        self.launch(host.name, command, node_environment(self.private / host.name, host))
 
     def register(self, public_key: Path) -> None:
         """Let the node with this key in."""
@@ -168,10 +196,8 @@ class Deployment:
 
     def start_run(self, settings: Settings) -> int:
         """Hand the app to the SuperLink; returns Flower's number of the run."""
-        if not (APP / "pyproject.toml").exists():
-            raise BadInput("deploy must run from bouquet's own folder: pyproject.toml is not here.")
-        bundle = build_fab_from_disk(APP)
-        fab = Fab(hashlib.sha256(bundle).hexdigest(), bundle, {})
+        content = bundle()
+        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         keys = user_config_to_proto(dict(settings.flat()))
         with self._client() as client:
             request = StartRunRequest(fab=fab_to_proto(fab), override_config=keys)
@@ -188,13 +214,13 @@ class Deployment:
             return None
         return "" if status.sub_status == "completed" else status.details or status.sub_status
 
-    def launch(self, name: str, command: Sequence[str]) -> None:
+    def launch(self, name: str, command: Sequence[str], words: Mapping[str, str]) -> None:
         """Start a process that writes to a log of its own."""
         self.logs.mkdir(parents=True, exist_ok=True)
         with open(self.logs / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
                 command,
-                env=environment(self.private / name),
+                env=words,
                 cwd=self.private,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -202,18 +228,21 @@ class Deployment:
                 start_new_session=True,
             )
 
-    def admit(self, host: Host) -> None:
-        """Start a node, again where it must be, until the SuperLink lets it in.
+    def admit(self, hosts: Sequence[Host]) -> None:
+        """Start nodes, again where it must be, until the SuperLink lets them in.
 
         A SuperNode gives up when it starts slowly, as on a busy machine; and the key of one that
         was killed is refused until a minute after its last sign of life.
         """
-        limit, known = time.monotonic() + 120.0, self._admissions(host)
-        while self._admissions(host) == known:
+        limit = time.monotonic() + 120.0
+        known = {host: self._admissions(host) for host in hosts}
+        while waiting := [host for host in hosts if self._admissions(host) == known[host]]:
             if time.monotonic() > limit:
-                raise RunFailed(f"{host.name} was not let in; see {self.logs / host.name}.log.")
-            self.keep_alive(host)
-            time.sleep(0.5)
+                name = waiting[0].name
+                raise RunFailed(f"{name} was not let in; see {self.logs / name}.log.")
+            for host in waiting:
+                self.keep_alive(host)
+            time.sleep(0.2)
 
     def keep_alive(self, host: Host) -> None:
         """Start a node that does not run."""
@@ -353,16 +382,20 @@ def deploy(
     settings: Settings, folder: RunFolder, hosts: Sequence[Host], observe: Observer
 ) -> dict[str, Any]:
     """Start everything, run the app, stop everything; returns the run's summary."""
-    logs = folder.path.absolute() / "logs"
-    with _ended_gently(), tempfile.TemporaryDirectory(prefix="bouquet-") as private:
-        deployment = Deployment(Path(private), logs)
-        try:
-            deployment.start_link()
-            for host in hosts:
-                deployment.admit(host)
-            follow(deployment, deployment.start_run(settings), folder, observe, hosts)
-        finally:
-            deployment.stop()
+    logs, new = folder.path.absolute() / "logs", not folder.path.exists()
+    try:
+        with _ended_gently(), tempfile.TemporaryDirectory(prefix="bouquet-") as private:
+            deployment = Deployment(Path(private), logs)
+            try:
+                deployment.start_link()
+                deployment.admit(hosts)
+                follow(deployment, deployment.start_run(settings), folder, observe, hosts)
+            finally:
+                deployment.stop()
+    except BadInput:
+        if new:  # a run that is refused leaves nothing behind
+            shutil.rmtree(folder.path)
+        raise
     return read_summary(folder)
 
 
@@ -400,6 +433,8 @@ def follow(
             deployment.keep_alive(host)
     if reason:
         why = reason.removeprefix("ServerApp failed with exception: ").rstrip(".")
+        if WRONG_INPUT in why:
+            raise BadInput(f"{why.partition(WRONG_INPUT)[2]}.")
         raise RunFailed(f"{why}; see {deployment.logs}.")
 
 

@@ -38,7 +38,7 @@ def superlink(
       bouquet superlink --folder link --name server.example.org
     """
     from bouquet.certificates import make_certificates
-    from bouquet.deployment import link_command
+    from bouquet.deployment import environment, link_command
     from strategies.core.errors import BadInput
 
     place = folder.absolute()
@@ -55,7 +55,7 @@ def superlink(
     connection = f'address = "{control}"\nroot-certificates = "{place / "ca.pem"}"\n'
     text = f'[superlink]\ndefault = "bouquet"\n\n[superlink.bouquet]\n{connection}'
     (home / "config.toml").write_text(text, "utf-8")
-    _become(link_command(place, fleet, control), home)
+    _become(link_command(place, fleet, control), environment(home))
 
 
 @node_app.callback()
@@ -86,7 +86,7 @@ def node(
 
       bouquet node state --state-dir state
     """
-    from bouquet.deployment import Host, node_command
+    from bouquet.deployment import Host, node_command, node_environment
     from client_app.device import device
     from strategies.core.errors import BadInput
 
@@ -102,7 +102,8 @@ def node(
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     host = Host("node", found.clients, state_dir, data_path)
     home = state_dir.absolute() / "flower"
-    _become(node_command(host, superlink, ca.absolute(), key.absolute(), port), home)
+    command = node_command(host, superlink, ca.absolute(), key.absolute(), port)
+    _become(command, node_environment(home, host))
 
 
 @node_app.command("key")
@@ -253,10 +254,7 @@ def _states(runs: Path, files: list[Path]) -> "tuple[Table, list[str]]":
     return table, refused
 
 
-def _become(command: list[str], home: Path) -> NoReturn:
+def _become(command: list[str], words: dict[str, str]) -> NoReturn:
     """Print a command and run it in place of this process."""
-    from bouquet.deployment import environment
-
     print(shlex.join(command), file=sys.stderr, flush=True)
-    words = environment(home)
     os.execvpe(command[0], command, words)

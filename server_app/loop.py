@@ -19,7 +19,7 @@ from client_app.node import make_task
 from client_app.stores import DiskStore
 from server_app.adapter import Report, SchemeStrategy
 from server_app.divergence import stop_if_diverged
-from server_app.roster import DEPLOYED_PAUSE, Client, Roster, exchange
+from server_app.roster import DEPLOYED_PAUSE, Client, Roster, exchange, unanswered
 from server_app.runfolder import Checkpoint, RunFolder, new_name
 from strategies.core.errors import BadInput, RunFailed
 from strategies.core.files import BadFile
@@ -271,7 +271,12 @@ def _exchange(
         return exchange(grid, messages, timeout, stop)
     online = set(grid.get_node_ids())  # a device that is gone costs the timeout once, not ever
     there = [one for one in messages if one.metadata.dst_node_id in online]
-    return exchange(grid, there, timeout, stop, DEPLOYED_PAUSE)
+    gone = [
+        unanswered(one, "its node is not there")
+        for one in messages
+        if one.metadata.dst_node_id not in online
+    ]
+    return gone + exchange(grid, there, timeout, stop, DEPLOYED_PAUSE)
 
 
 def _full_evaluation(settings: Settings, round_: int, stage: Stage) -> bool:

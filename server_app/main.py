@@ -12,6 +12,7 @@ from flwr.superlink.grid import HttpGrid
 
 from server_app.loop import Event, run
 from server_app.runfolder import RunFolder, new_folder, resumed
+from strategies.core.errors import BadInput
 from strategies.settings import Settings, parse
 
 
@@ -74,11 +75,20 @@ def make_app(
 
 
 app = ServerApp()
+# How a run that was asked for wrongly ends: Flower passes on an error's words, not its kind.
+WRONG_INPUT = "wrong input: "
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run as ``flwr run`` asks, with the keys of its run config."""
+    try:
+        _run(grid, context)
+    except BadInput as error:
+        raise BadInput(f"{WRONG_INPUT}{error}") from error
+
+
+def _run(grid: Grid, context: Context) -> None:
     settings = parse(context.run_config)
     engine = "grpc" if isinstance(grid, HttpGrid) else "flwr"  # SuperNodes, or a simulation
     if not settings.run.resume:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from logging import WARNING
 from typing import cast
 
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord
+from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -126,11 +127,15 @@ class Roster:
         """
         limit, least = time.monotonic() + 60.0, settings.run.min_clients if deployed else 1
         while True:
-            self._ask(grid, settings, state_dir)
+            online = set(grid.get_node_ids())
+            self._ask(grid, settings, state_dir, online)
             for reply in list(grid.pull_messages(set(self.asked.values()))) if self.asked else []:
-                self.asked.pop(reply.metadata.src_node_id, None)
+                answered = reply.metadata.reply_to_message_id
+                self.asked = {node: one for node, one in self.asked.items() if one != answered}
+                if lost(reply):  # if it comes back, it is asked again
+                    continue
                 try:
-                    self.expected = max(self.expected, self._welcome(reply))
+                    self.expected = max(self.expected, self._welcome(reply, online))
                 except (BadInput, RunFailed) as error:
                     if not (deployed and self._enough(least)):
                         raise
@@ -144,16 +149,15 @@ class Roster:
     def _enough(self, least: int) -> bool:
         return len(self.nodes) >= self.expected and len(self.clients) >= max(1, least)
 
-    def _ask(self, grid: Grid, settings: Settings, state_dir: str) -> None:
+    def _ask(self, grid: Grid, settings: Settings, state_dir: str, online: set[int]) -> None:
         """Ask the nodes that are new; a node that left before it answered is forgotten."""
-        online = set(grid.get_node_ids())
         self.asked = {node: one for node, one in self.asked.items() if node in online}
         fresh = sorted(online - self.nodes - self.asked.keys())
         note = ConfigRecord({"state-dir": state_dir})
         asks = [message(settings, node, MessageType.QUERY, 0, {}, note) for node in fresh]
         self.asked |= zip(fresh, grid.push_messages(asks) if asks else (), strict=True)
 
-    def _welcome(self, reply: Message) -> int:
+    def _welcome(self, reply: Message, online: set[int]) -> int:
         """Take in a node; returns how many nodes it says there are."""
         node = reply.metadata.src_node_id
         if reply.has_error():
@@ -177,6 +181,9 @@ class Roster:
         labels = cast(list[int], metrics.get("label_counts", []))
         for place, client in enumerate(cast(list[str], note["clients"])):
             before = self.clients.get(client)
+            if before is not None and before.node in online - {node}:
+                log(WARNING, "Node %s says it is client %s, which is there already.", node, client)
+                continue
             if before is not None:  # a device that was restarted without a key is a new node
                 log(WARNING, "Client %s is now on node %s.", client, node)
             own = tuple(labels[place * facts.classes : (place + 1) * facts.classes])
@@ -222,7 +229,8 @@ def exchange(
     """Send messages and wait for the replies.
 
     Flower's own ``send_and_receive`` looks every 0.1 s (3 s in a deployment); this
-    one looks often at first and ever more rarely, so that it adds 2% at most.
+    one looks often at first and ever more rarely, so that it adds 2% at most. A message that a
+    node lost, because its app was killed or it was itself and is there again, is sent once more.
 
     Parameters
     ----------
@@ -237,19 +245,49 @@ def exchange(
     least : float
         Seconds between two looks, at least.
     """
-    waiting = set(grid.push_messages(messages))
+    waiting = dict(zip(grid.push_messages(messages), messages, strict=True))
     started = time.monotonic()
     replies: list[Message] = []
+    again: set[str] = set()
     while waiting:
-        arrived = list(grid.pull_messages(waiting))
-        replies += arrived
-        waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
+        for reply in grid.pull_messages(set(waiting)):
+            which = reply.metadata.reply_to_message_id
+            asked = waiting.pop(which)
+            if not lost(reply):
+                replies.append(reply)
+            elif which in again or asked.metadata.dst_node_id not in set(grid.get_node_ids()):
+                replies.append(unanswered(asked, reply.error.reason))
+            else:
+                (new,) = grid.push_messages([once_more(asked)])
+                waiting[new] = asked
+                again.add(new)
         waited = time.monotonic() - started
         if timeout and waited > timeout:
             break
         if waiting:
             pause(min(max(least, 0.02 * waited), 1.0), stop)
     return replies
+
+
+def lost(reply: Message) -> bool:
+    """Whether a reply is the SuperLink's or the SuperNode's word that there will be none."""
+    return reply.has_error() and reply.error.code in (
+        ErrorCode.NODE_UNAVAILABLE,
+        ErrorCode.CLIENT_APP_CRASHED,
+    )
+
+
+def once_more(asked: Message) -> Message:
+    """The same message; a node that has done what it asks for answers as it did."""
+    data = asked.metadata
+    return Message(
+        asked.content, data.dst_node_id, data.message_type, ttl=data.ttl, group_id=data.group_id
+    )
+
+
+def unanswered(asked: Message, why: str) -> Message:
+    """A reply in place of a node that gave none: the SuperLink's own does not name the node."""
+    return Message(Error(ErrorCode.NODE_UNAVAILABLE, why), reply_to=asked)
 
 
 def pause(seconds: float, stop: threading.Event) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from bouquet.deployment import Deployment, Host, follow, hosts_of
+from client_app.stores import read_state
 from server_app.runfolder import RunFolder
+from strategies.core.trees import sha256
 from strategies.settings import Settings, parse
 from tests.conftest import Run, kebab
 
 Keys = dict[str, Any]
-PROBLEM: Keys = {"nodes": 3, "local_steps": 3, "data": {"name": "synthetic", "clients": 3}}
+PROBLEM: Keys = {"local_steps": 3, "data": {"name": "synthetic", "clients": 3}}
 
 
 @dataclass
@@ -30,14 +32,18 @@ class Fleet:
         """Start a run on all nodes."""
         self.count += 1
         folder = RunFolder(self.folder / f"run{self.count}")
-        needs = {"out": str(folder.path), "min_clients": len(self.hosts)}
-        number = self.deployment.start_run(settings_of(**keys, **needs))
-        return Going(self.deployment, number, folder)
+        clients = sum(len(host.clients) for host in self.hosts)
+        settings = settings_of(**keys, out=str(folder.path), min_clients=clients)
+        return Going(self.deployment, settings, folder, self.deployment.start_run(settings))
 
-    def states(self, client: str) -> list[Path]:
-        """A client's newest state of each run, oldest run first."""
-        name = f"{client}.safetensors"
-        return sorted(path for host in self.hosts for path in host.folder.glob(f"runs/*/{name}"))
+    def states(self, run: Run) -> dict[str, tuple[int, str]]:
+        """The round and hash of every state that a run left on the devices, by file."""
+        name = RunFolder(run.path).read_name()
+        return {
+            key: one
+            for host in self.hosts
+            for key, one in states(host.folder / "runs" / name).items()
+        }
 
 
 @dataclass
@@ -45,8 +51,13 @@ class Going:
     """A run that goes on."""
 
     deployment: Deployment
-    number: int
+    settings: Settings
     folder: RunFolder
+    number: int
+
+    def resume(self) -> None:
+        """Go on from the checkpoint, with another app at the server."""
+        self.number = self.deployment.start_run(self.settings.with_run(resume=True))
 
     def wait_for_round(self, round_: int) -> None:
         deadline = time.monotonic() + 120
@@ -60,26 +71,38 @@ class Going:
         return Run(self.folder.path)
 
 
+def states(folder: Path) -> dict[str, tuple[int, str]]:
+    """The round and hash of every newest state below a folder."""
+    found = {}
+    for path in folder.rglob("[0-9]*.safetensors"):
+        if path.stem.isdigit():
+            state = read_state(path)
+            found[path.relative_to(folder).as_posix()] = (state.round, sha256(state.tensors))
+    return found
+
+
 def settings_of(**keys: Any) -> Settings:
     return parse(kebab(PROBLEM | keys))
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    """As many nodes as the module's ``NODES``; where they are two, one is a gateway."""
     folder = tmp_path_factory.mktemp("fleet")
     (folder / "private").mkdir(mode=0o700)
     deployment = Deployment(folder / "private", folder / "logs")
-    hosts = hosts_of(settings_of(), RunFolder(folder))
+    hosts = hosts_of(settings_of(nodes=request.module.NODES), RunFolder(folder))
     try:
         deployment.start_link()
-        for host in hosts:
-            deployment.admit(host)
+        deployment.admit(hosts)
         yield Fleet(deployment, hosts, folder)
     finally:
         deployment.stop()
 
 
 @pytest.fixture
-def inline(start: Callable[..., Run]) -> Callable[..., Run]:
+def inline(request: pytest.FixtureRequest, start: Callable[..., Run]) -> Callable[..., Run]:
     """The same run in one process."""
-    return lambda **keys: start(**PROBLEM | keys)
+    return lambda **keys: start(nodes=request.module.NODES, **PROBLEM | keys)

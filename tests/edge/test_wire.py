@@ -12,7 +12,16 @@ import pytest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from bouquet.deployment import HOST, Deployment, Host, follow, free_port, hosts_of
+from bouquet.deployment import (
+    HOST,
+    Deployment,
+    Host,
+    environment,
+    follow,
+    free_port,
+    hosts_of,
+    node_environment,
+)
 from client_app import node as node_module
 from client_app.node import Node, Result
 from client_app.stores import read_state
@@ -92,14 +101,16 @@ class Plain(Deployment):
     def start_link(self) -> None:
         self.fleet, self.control = f"{HOST}:{free_port()}", f"{HOST}:{free_port()}"
         words = ["--insecure", "--host", HOST, "--port", self.control.partition(":")[2]]
-        self.launch("superlink", ["flower-superlink", *words, "--fleet-api-address", self.fleet])
+        command = ["flower-superlink", *words, "--fleet-api-address", self.fleet]
+        self.launch("superlink", command, environment(self.private / "superlink"))
         for address in (self.fleet, self.control):
             self._wait_for(address)
 
     def start_node(self, host: Host) -> None:
         words = ["--insecure", "--superlink", self.fleet, "--host", HOST, "--port"]
         words += [str(free_port()), "--node-config", host.node_config]
-        self.launch(host.name, ["flower-supernode", *words])
+        home = self.private / host.name
+        self.launch(host.name, ["flower-supernode", *words], node_environment(home, host))
 
     @contextmanager
     def _client(self) -> Iterator[ControlHttpClient]:
@@ -148,7 +159,7 @@ def test_shared_tensors_leave_a_node_and_personal_ones_do_not(
         deployment.start_link()
         sniffer = Sniffer(deployment.fleet)
         deployment.fleet = sniffer.address
-        deployment.admit(host)
+        deployment.admit([host])
         follow(deployment, deployment.start_run(chosen), folder, lambda event: None)
     finally:
         deployment.stop()

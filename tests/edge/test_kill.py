@@ -1,0 +1,121 @@
+"""kill -9 at a random moment of a run: it goes on or resumes, and no state is lost or doubled."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Run
+from tests.edge.conftest import Fleet, states
+
+pytestmark = pytest.mark.edge
+NODES = 2
+KEYS = {"scheme": "apfl", "rounds": 4, "eval_every": 0, "round_timeout": 150.0}
+
+
+@pytest.fixture
+def moment() -> float:
+    """Seconds into a round, which takes a few."""
+    found = random.SystemRandom().uniform(0.0, 4.0)
+    print(f"killed after {found} s")  # shown when a test fails
+    return found
+
+
+@pytest.fixture
+def undisturbed(inline: Callable[..., Run]) -> Run:
+    return inline(**KEYS)
+
+
+def processes(home: Path) -> Iterator[tuple[int, str]]:
+    """Number and command of what runs with a home, the newest last."""
+    for entry in sorted(Path("/proc").glob("[0-9]*"), key=lambda one: int(one.name)):
+        try:
+            if f"FLWR_HOME={home}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                yield int(entry.name), (entry / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue
+
+
+def kill_app(home: Path, which: Callable[[int, str], bool]) -> None:
+    """Kill the newest process that fits, as soon as there is one."""
+    deadline = time.monotonic() + 60
+    while not (found := [number for number, words in processes(home) if which(number, words)]):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(found[-1], signal.SIGKILL)
+
+
+def is_client_app(number: int, words: str) -> bool:
+    """A fork of the process that has imported."""
+    parent = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1]
+    return "forkserver" in words and "forkserver" in Path(f"/proc/{parent}/cmdline").read_text()
+
+
+def test_a_killed_client_app_is_asked_again(fleet: Fleet, undisturbed: Run, moment: float) -> None:
+    going = fleet.start(**KEYS)
+    going.wait_for_round(1)
+    time.sleep(moment)
+    kill_app(fleet.deployment.private / "node0", is_client_app)
+    run = going.finish()
+    assert run.sha == undisturbed.sha
+    assert fleet.states(run) == states(undisturbed.path / "state")
+
+
+def test_a_run_whose_server_app_was_killed_resumes(
+    fleet: Fleet, undisturbed: Run, moment: float
+) -> None:
+    going = fleet.start(**KEYS)
+    going.wait_for_round(1)
+    time.sleep(moment)
+    home = fleet.deployment.private / "superlink"
+    kill_app(home, lambda number, words: "flwr-serverapp" in words)
+    going.resume()
+    run = going.finish()
+    assert [event["round"] for event in run.events] == [1, 2, 3, 4]
+    assert run.sha == undisturbed.sha
+    assert fleet.states(run) == states(undisturbed.path / "state")
+
+
+def test_a_run_whose_superlink_was_killed_resumes_with_its_database(
+    fleet: Fleet, undisturbed: Run, moment: float
+) -> None:
+    """The nodes are not touched: they find the SuperLink again by themselves."""
+    going = fleet.start(**KEYS)
+    going.wait_for_round(1)
+    time.sleep(moment)
+    fleet.deployment.kill("superlink")
+    fleet.deployment.start_link()
+    going.resume()
+    run = going.finish()
+    assert [event["round"] for event in run.events] == [1, 2, 3, 4]
+    assert run.sha == undisturbed.sha
+    assert fleet.states(run) == states(undisturbed.path / "state")
+
+
+def test_a_killed_node_takes_part_again_with_its_state(
+    fleet: Fleet, undisturbed: Run, moment: float
+) -> None:
+    """A node is killed with all it runs, and restarted with its key.
+
+    A message it had not fetched waits for it, and one it had is sent again if it is back when
+    the SuperLink finds out. If it is not, it misses rounds, which no protocol can undo.
+    """
+    going = fleet.start(**KEYS)
+    going.wait_for_round(1)
+    time.sleep(moment)
+    fleet.deployment.kill("node1")
+    fleet.deployment.admit(fleet.hosts[1:])
+    run = going.finish()
+    assert all({"000", "002"} <= set(event["clients"]) for event in run.events)
+    assert fleet.states(run)["001.safetensors"][0] == 4
+    missed = [event["round"] for event in run.events if "001" not in event["clients"]]
+    assert 1 not in missed
+    assert 4 not in missed
+    assert run.summary["failures"] == len(missed)
+    if not missed:
+        assert run.sha == undisturbed.sha
+        assert fleet.states(run) == states(undisturbed.path / "state")

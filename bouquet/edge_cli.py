@@ -1,5 +1,6 @@
 """Commands for real machines: a SuperLink, nodes, and what a device has."""
 
+import json
 import os
 import shlex
 import sys
@@ -188,8 +189,11 @@ def audit(
     folder: Annotated[
         Path, typer.Argument(help="A device's folder, or a deployment's run.", metavar="DIR")
     ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The record itself, with every tensor's hash.")
+    ] = False,
 ) -> None:
-    """What devices sent, by their own record: sizes, hashes, and whether it was personal.
+    """What devices sent, by their own record: tensors, bytes, hashes, and if any was personal.
 
     [bold]Example[/bold]
 
@@ -199,36 +203,68 @@ def audit(
     from client_app.record import read_records
     from strategies.core.errors import BadInput
 
-    places = [folder / "sent", *sorted(folder.glob("devices/*/sent"))]
-    lines = [(place, run, one) for place in places for run, one in read_records(place)]
+    devices = [folder, *sorted(folder.glob("devices/*"))]
+    lines = [(place, run, one) for place in devices for run, one in read_records(place / "sent")]
     if not lines:
         raise BadInput(f"{folder} has no record of anything sent.")
-    out.print(_sent([(place.parent.name, run, one) for place, run, one in lines]))
+    if as_json:
+        for place, run, one in lines:
+            typer.echo(json.dumps({"device": place.name, "run": run, **one}))
+    else:
+        out.print(_tensors([one for _, _, one in lines]))
+        for name in dict.fromkeys(run for _, run, _ in lines):
+            out.print(_sent(name, [(place.name, one) for place, run, one in lines if run == name]))
+        for place in dict.fromkeys(place for place, _, _ in lines):
+            typer.echo(_cost(place, [one for where, _, one in lines if where == place]))
     total = sum(one["bytes"] for _, _, one in lines)
     leaks = sum(bool(one["personal"]) for _, _, one in lines)
     words = "nothing the devices keep was in them" if not leaks else f"{leaks} had personal tensors"
-    typer.echo(f"{len(lines)} replies, {total} bytes: {words}.")
+    typer.echo(f"{len(lines)} replies, {total} bytes: {words}.", err=as_json)
     if leaks:
         raise typer.Exit(1)
 
 
-def _sent(lines: "list[tuple[str, str, dict[str, Any]]]") -> "Table":
+Sent = dict[str, Any]
+
+
+def _tensors(lines: list[Sent]) -> "Table":
+    """Every tensor that was ever sent, once."""
     from rich.table import Table
 
-    table = Table(header_style="bold")
-    for heading in ("device", "run", "kind", "round", "tensors", "bytes", "hash", "CPU s", "MB"):
-        table.add_column(heading, overflow="fold")
-    for name, run, one in lines:
-        tensors = ", ".join(
-            f"{part['name']} {'x'.join(map(str, part['shape'])) or 'number'}"
-            + (" PERSONAL" if part["name"] in one["personal"] else "")
-            for part in one["arrays"]
-        )
-        hashes = " ".join(part["sha256"][:8] for part in one["arrays"])
-        cost = (f"{one['cpu_seconds']:.1f}", f"{one['peak_memory'] / 1e6:.0f}")
-        numbers = (str(one["round"]), tensors, str(one["bytes"]), hashes)
-        table.add_row(name, run, one["kind"], *numbers, *cost)
+    table = Table("tensor", "shape", "type", "bytes", "", header_style="bold")
+    personal = {name for one in lines for name in one["personal"]}
+    for name, part in {part["name"]: part for one in lines for part in one["arrays"]}.items():
+        shape = "x".join(map(str, part["shape"])) or "number"
+        mark = "PERSONAL" if name in personal else ""
+        table.add_row(name, shape, part["dtype"], str(part["bytes"]), mark)
     return table
+
+
+def _sent(run: str, lines: list[tuple[str, Sent]]) -> "Table":
+    """A line for each reply in a run."""
+    from rich.table import Table
+
+    from strategies.core.trees import digest
+
+    headings = ("device", "kind", "round", "tensors", "bytes", "hash", "CPU s", "MB")
+    table = Table(*headings, header_style="bold", title=f"run {run}", title_justify="left")
+    for device, one in lines:
+        arrays = one["arrays"]
+        mark = digest([part["sha256"].encode() for part in arrays])[:8] if arrays else ""
+        cost = (f"{one['cpu_seconds']:.1f}", f"{one['peak_memory'] / 1e6:.0f}")
+        numbers = (str(one["round"]), str(len(arrays)), str(one["bytes"]))
+        table.add_row(device, one["kind"], *numbers, mark, *cost)
+    return table
+
+
+def _cost(place: Path, lines: list[Sent]) -> str:
+    """What a device spent."""
+    rounds = max(1, len({one["round"] for one in lines if one["round"]}))
+    seconds = sum(one["cpu_seconds"] for one in lines if one["round"]) / rounds
+    memory = max(one["peak_memory"] for one in lines) / 1e6
+    own = [path for path in place.rglob("*") if path.relative_to(place).parts[0] != "flower"]
+    disk = sum(path.stat().st_size for path in own if path.is_file()) / 1e6
+    return f"{place.name}: {seconds:.1f} CPU s a round, {memory:.0f} MB, {disk:.1f} MB on disk"
 
 
 def _states(runs: Path, files: list[Path]) -> "tuple[Table, list[str]]":

@@ -285,7 +285,7 @@ def once_more(asked: Message) -> Message:
     )
 
 
-def unanswered(asked: Message, why: str) -> Message:
+def unanswered(asked: Message, why: str | None) -> Message:
     """A reply in place of a node that gave none: the SuperLink's own does not name the node."""
     return Message(Error(ErrorCode.NODE_UNAVAILABLE, why), reply_to=asked)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 
 from bouquet.engines import InlineGrid
 from client_app.stores import read_state
@@ -176,6 +177,48 @@ def test_a_new_device_joins_in_the_middle(tmp_path: Path, deployed: Start) -> No
     assert run.events[0]["clients"] == ["000", "001"]
     assert run.events[-1]["clients"] == EVERYONE
     assert len(run.clients) == 3
+
+
+class Forgetful(Devices):
+    """Devices of which the first loses messages of the second round, as when its app is killed."""
+
+    def __init__(self, folder: Path, losses: int) -> None:
+        super().__init__(folder)
+        self.losses = losses
+
+    def _answer(self, message: Message) -> Message:
+        asked = message.metadata
+        if (asked.dst_node_id, asked.group_id) == (1, "2") and self.losses:
+            self.losses -= 1
+            # Killed after the work was done and kept: doing it again must change nothing.
+            super()._answer(message)
+            return Message(Error(ErrorCode.CLIENT_APP_CRASHED, "crashed"), reply_to=message)
+        return super()._answer(message)
+
+
+def test_a_message_that_was_lost_is_sent_again(
+    start: Start, tmp_path: Path, deployed: Start
+) -> None:
+    run = deployed(grid=Forgetful(tmp_path / "devices", losses=1), scheme="apfl")
+    assert all(event["clients"] == EVERYONE for event in run.events)
+    assert run.sha == start(scheme="apfl", **KEYS).sha
+
+
+def test_a_message_that_is_lost_twice_is_given_up(tmp_path: Path, deployed: Start) -> None:
+    run = deployed(grid=Forgetful(tmp_path / "devices", losses=2), scheme="apfl")
+    assert [event["clients"] for event in run.events] == [EVERYONE, EVERYONE[1:], EVERYONE]
+    assert run.events[1]["failures"] == [{"client": "000", "reason": "crashed"}]
+
+
+def test_a_device_cannot_be_a_client_that_is_there_already(
+    start: Start, tmp_path: Path, deployed: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = Devices(tmp_path / "devices", [*EVERYONE, "001"])
+    grid.hidden = {4}
+    run = deployed(lambda devices, event: devices.hidden.clear(), grid=grid, rounds=12)
+    assert all(event["clients"] == EVERYONE for event in run.events)
+    assert run.sha == start(**KEYS | {"rounds": 12}).sha
+    assert "Node 4 says it is client 001, which is there already." in caplog.text
 
 
 # The record of what was sent

@@ -144,9 +144,19 @@ def test_an_audit_tells_what_was_sent_and_whether_it_was_personal(
     Path("state/sent/run.jsonl").write_text(json.dumps(line) + "\n")
     outcome = bouquet("audit", "state")
     assert outcome.code == (1 if personal else 0)
-    assert "w/weight 2x3" in outcome.out
+    (tensor,) = [row for row in outcome.out.splitlines() if "w/weight" in row]
+    assert "2x3" in tensor
+    assert ("PERSONAL" in tensor) == bool(personal)
+    assert "state: 2.5 CPU s a round, 300 MB" in outcome.out
     assert "1 replies, 99 bytes" in outcome.out
-    assert ("PERSONAL" in outcome.out) == bool(personal)
+
+
+def test_an_audit_gives_the_whole_record_to_scripts(bouquet: Bouquet) -> None:
+    line = {"round": 1, "bytes": 9, "arrays": [], "personal": [], "cpu_seconds": 1.0}
+    Path("state/sent").mkdir(parents=True)
+    Path("state/sent/run.jsonl").write_text(json.dumps(line) + "\n")
+    found = json.loads(bouquet("audit", "state", "--json").out)
+    assert found == {"device": "state", "run": "run", **line}
 
 
 def test_an_audit_of_nothing_is_refused(bouquet: Bouquet) -> None:

@@ -87,12 +87,13 @@ def node(
 
       bouquet node state --state-dir state
     """
+    if context.invoked_subcommand is not None:
+        return
+
     from bouquet.deployment import Host, node_command, node_environment
     from client_app.device import device
     from strategies.core.errors import BadInput
 
-    if context.invoked_subcommand is not None:
-        return
     if not superlink or ca is None or key is None or not client_id or state_dir is None:
         raise BadInput("node needs --superlink, --ca, --key, --client-id and --state-dir.")
     for name, file in (("--ca", ca), ("--key", key)):

@@ -86,6 +86,8 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_TELEMETRY_ENABLED": "0",
         # A look every second would be a good part of a short round.
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+        # So that the SuperLink's log has a line about those that do not speak TLS.
+        "GRPC_VERBOSITY": "info",
         "PYTHONUNBUFFERED": "1",
     }
 

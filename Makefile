@@ -6,18 +6,14 @@ READY := $(VENV)/.ready
 export FLWR_TELEMETRY_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: run test edge lint check bench clean
+.PHONY: run test lint check bench clean
 
 run: $(READY)
 	$(BIN)/bouquet compare fedavg local apfl --engine ray \
 		-c data.name=digits -c data.clients=20 -c data.classes-per-client=2
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "not edge"
-
-# Real SuperLinks and SuperNodes, which wait on Flower's heartbeats: minutes, not seconds.
-edge: $(READY)
-	$(BIN)/python -m pytest -m edge
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

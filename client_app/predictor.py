@@ -115,25 +115,50 @@ def find_predictor(folder: Path, client: str) -> Path:
 
 
 def export(predictor: Predictor, folder: Path) -> list[Path]:
-    """Write a model for others: its weights, and TorchScript where the model allows.
+    """Write a model for others: its weights, TorchScript, and ONNX if its library is there.
 
-    Returns the files written.
+    A user's own model may not allow the last two, which then are left out. Returns the files
+    written.
     """
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    name = file_name(predictor.client)
-    weights = folder / f"{name}.safetensors"
+    base = folder / file_name(predictor.client)
+    weights = base.with_name(f"{base.name}.safetensors")
     save_file(predictor.weights, weights, {"client": predictor.client, "scheme": predictor.scheme})
-    example = torch.zeros(2, *predictor.shape, dtype=predictor.dtype)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch would rather have its newer formats
-            traced = torch.jit.trace(predictor.module, example)  # type: ignore[no-untyped-call]
-            other = torch.zeros(3, *predictor.shape, dtype=predictor.dtype)
-            torch.testing.assert_close(traced(other), predictor.module(other))
-            script = folder / f"{name}.pt"
-            torch.jit.save(traced, script)
-    except Exception:  # whatever a user's own model raises when it is traced
-        return [weights]
-    return [weights, script]
+    written = [weights]
+    for ending, write_as in ((".pt", _torchscript), (".onnx", _onnx)):
+        file = base.with_name(base.name + ending)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch would rather have its newer formats
+                write_as(predictor, file)
+        except OSError:
+            raise
+        except Exception:  # whatever a user's own model raises when it is traced
+            continue
+        written.append(file)
+    return written
+
+
+def _torchscript(predictor: Predictor, file: Path) -> None:
+    traced = torch.jit.trace(predictor.module, _zeros(predictor, 2))  # type: ignore[no-untyped-call]
+    other = _zeros(predictor, 3)
+    torch.testing.assert_close(traced(other), predictor.module(other))
+    torch.jit.save(traced, file)
+
+
+def _onnx(predictor: Predictor, file: Path) -> None:
+    torch.onnx.export(
+        predictor.module,
+        (_zeros(predictor, 2),),
+        file,
+        input_names=["x"],
+        output_names=["y"],
+        dynamic_axes={"x": {0: "examples"}, "y": {0: "examples"}},
+        dynamo=False,  # the newer exporter needs yet another library
+    )
+
+
+def _zeros(predictor: Predictor, examples: int) -> Tensor:
+    return torch.zeros(examples, *predictor.shape, dtype=predictor.dtype)

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from cryptography import x509
 from safetensors.torch import load_file
 
 from bouquet import edge_cli
-from client_app.predictor import find_predictor, read_predictor
+from client_app.predictor import export, find_predictor, read_predictor
 from client_app.stores import DeviceStore
 from strategies.core.files import BadFile
 from strategies.core.state import Identity, PersonalState
@@ -193,12 +194,30 @@ def test_examples_of_another_shape_are_refused(bouquet: Bouquet, run: Run) -> No
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_an_exported_model_is_the_clients_own(bouquet: Bouquet, run: Run) -> None:
     outcome = bouquet("export", run.path, "--client", "000", "--out", "model")
-    assert outcome.out.split() == ["model/000.safetensors", "model/000.pt"]
+    assert outcome.out.split() == ["model/000.safetensors", "model/000.pt", "model/000.onnx"]
     predictor = read_predictor(find_predictor(run.path, "000"))
     weights = load_file("model/000.safetensors")
     assert all(torch.equal(weights[name], value) for name, value in predictor.weights.items())
     script, x = torch.jit.load("model/000.pt"), torch.rand(4, *predictor.shape)
     torch.testing.assert_close(script(x), predictor.module(x))
+    (y,) = onnxruntime.InferenceSession("model/000.onnx").run(["y"], {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(y), predictor.module(x))
+
+
+def test_a_model_that_cannot_be_traced_is_exported_as_weights(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predictor = read_predictor(find_predictor(run.path, "000"))
+    forward = predictor.module.forward
+
+    def untraceable(x: torch.Tensor) -> torch.Tensor:
+        if torch.jit.is_tracing():
+            raise RuntimeError("what I do depends on the numbers")
+        return forward(x)
+
+    monkeypatch.setattr(predictor.module, "forward", untraceable)
+    assert [path.name for path in export(predictor, tmp_path)] == ["000.safetensors"]
+    assert [path.name for path in tmp_path.glob("000.*")] == ["000.safetensors"]
 
 
 def test_a_client_without_a_model_is_named(bouquet: Bouquet, run: Run) -> None:

@@ -1,0 +1,46 @@
+"""What is sent to nodes, and how they are started."""
+
+import io
+import os
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+
+from bouquet.deployment import Host, bundle, node_environment
+
+
+def names(app: bytes) -> set[str]:
+    return set(zipfile.ZipFile(io.BytesIO(app)).namelist())
+
+
+def test_the_app_that_is_sent_is_the_one_flower_would_build(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py", "*.toml", "*.json", "*.md", ".gitignore"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    if listed.returncode:
+        pytest.skip("needs git to tell what is ours")
+    for name in filter(lambda one: (root / one).exists(), listed.stdout.split()):
+        copy = tmp_path / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes((root / name).read_bytes())
+    ours = names(bundle())
+    assert ours >= names(build_fab_from_disk(tmp_path))
+    assert not any(name.startswith(("tests/", "benchmarks/", ".venv/", "docs/")) for name in ours)
+
+
+@pytest.mark.parametrize("data_path", ["", "shops"])
+def test_a_node_with_data_of_its_own_does_not_load_what_shares_out_ours(
+    tmp_path: Path, data_path: str
+) -> None:
+    words = node_environment(tmp_path, Host("node0", ("a",), tmp_path, data_path))
+    executor = Path(words["PATH"].split(os.pathsep)[0]) / "flower-superexec"
+    assert os.access(executor, os.X_OK)
+    assert "torch" in executor.read_text()
+    assert ("sklearn" in executor.read_text()) == (data_path == "")

@@ -25,7 +25,7 @@ from fastapi.responses import (
     StreamingResponse,
 )
 
-from bouquet.follow import Watch, details, history, overview
+from bouquet.follow import Watch, details, histories, history, overview
 from bouquet.runs import Run
 from strategies.core.errors import BadInput
 
@@ -82,9 +82,15 @@ def make_app(folder: Path, token: str = "", poll: float = POLL) -> FastAPI:
     def run(name: str) -> JSONResponse:
         return JSONResponse(details(_known(watch, name)))
 
+    @app.get("/api/history")
+    def clients_history(name: str) -> JSONResponse:
+        found = _known(watch, name)
+        return JSONResponse(histories(found, watch.history(found)))
+
     @app.get("/api/client")
     def client(run: str, client: str) -> JSONResponse:
-        found = history(_known(watch, run), client)
+        known = _known(watch, run)
+        found = history(known, client, watch.history(known))
         if found is None:
             raise HTTPException(404, "There is no such client.")
         return JSONResponse(found)

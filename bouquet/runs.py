@@ -161,6 +161,7 @@ def parse_event(line: str) -> dict[str, Any] | None:
     if not isinstance(event, dict) or not isinstance(event.get("round"), int):
         return None
     kinds = {"metrics": dict, "timing": dict, "clients": list, "failures": list}
+    kinds |= {"nodes": dict, "hosts": dict}
     for key, kind in kinds.items():
         if not isinstance(event.setdefault(key, kind()), kind):
             return None

@@ -137,15 +137,18 @@ class Watch:
     ----------
     folder : Path
         Of a run, or of many.
+    awaited : bool
+        Whether the folder may be made later.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, awaited: bool = False) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         self._logs: dict[Path, Log] = {}
         self._runs: dict[Path, tuple[object, Run]] = {}
         self._histories: dict[Path, History] = {}
-        find(folder)  # refuses what is no folder
+        if not awaited:
+            find(folder)  # refuses what is no folder
 
     def stamps(self) -> dict[str, object]:
         """Something for every run that is another when the run has changed."""
@@ -305,7 +308,8 @@ def _clients(run: Run, lines: Sequence[Line] = ()) -> list[dict[str, Any]]:
     ended = run.state() == "finished"
     for client, numbers in latest(lines).items():
         row = rows.setdefault(client, {"client": client})
-        rows[client] = numbers | row if ended else row | numbers
+        # A table of a run that goes on is from before it was resumed.
+        rows[client] = row | {k: v for k, v in numbers.items() if not (ended and k in row)}
     seen: dict[str, tuple[int, int]] = {}
     for event in run.events:
         for client in event["clients"]:

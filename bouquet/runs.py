@@ -189,6 +189,38 @@ def labels(runs: Sequence[Run]) -> list[str]:
     return [" ".join([run.scheme, "on", run.data, *_own_keys(run, runs)]) for run in runs]
 
 
+@dataclass(frozen=True)
+class Group:
+    """Runs of one configuration that differ in their seeds alone.
+
+    Parameters
+    ----------
+    name : str
+        What tells it from the others.
+    runs : tuple of Run
+        In order of their seeds.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def seeds(self) -> str:
+        """Them, for people."""
+        return " ".join(str(run.seed) for run in self.runs)
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """The runs by configuration, in the order of their first ones."""
+    groups: dict[str, list[Run]] = {}
+    for run, label in zip(runs, labels(runs), strict=True):
+        groups.setdefault(label, []).append(run)
+    return [
+        Group(label, tuple(sorted(group, key=lambda run: run.seed)))
+        for label, group in groups.items()
+    ]
+
+
 def _own_keys(run: Run, runs: Sequence[Run]) -> list[str]:
     """The keys in which runs of the same scheme on the same data differ."""
     alike = [one for one in runs if (one.scheme, one.data) == (run.scheme, run.data)]

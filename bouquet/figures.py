@@ -11,33 +11,63 @@ import numpy as np
 from bouquet.runs import Group, Run, number
 
 # Okabe and Ito's colours, which people who confuse red and green can tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+PAPER, INK = "#14181d", "#e6e9ed"  # as the page has them in the dark
+DARK: dict[Any, Any] = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+    "legend.edgecolor": "#353d47",
+}
 HELPED, HURT, SAME = "#0072b2", "#d55e00", "#8a8a8a"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure in two formats, and what it shows in words."""
+    """A figure in two formats, one of them also for dark pages, and what it shows in words."""
 
     name: str
     title: str
     words: str
     png: bytes
     svg: bytes
+    dark: bytes
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """A figure that is not saved yet."""
+
+    figure: Any
+    name: str
+    title: str
+    words: str
 
 
 def draw_all(groups: Sequence[Group]) -> list[Picture]:
     """The figures that the runs have the numbers for; seeds of a configuration are one."""
+    from matplotlib import rc_context
+
+    pictures = []
+    for one in _draw_all(groups):
+        png, svg = _saved(one.figure, "png"), _saved(one.figure, "svg")
+        pictures.append(Picture(one.name, one.title, one.words, png, svg, b""))
+    with rc_context(DARK):
+        dark = [_saved(one.figure, "svg") for one in _draw_all(groups)]
+    return [replace(one, dark=again) for one, again in zip(pictures, dark, strict=True)]
+
+
+def _draw_all(groups: Sequence[Group]) -> list[_Drawing]:
     groups = [replace(group, name=_named(group)) for group in groups]
     runs = [run for group in groups for run in group.runs]
-    pictures = []
+    drawings = []
     for what in ("accuracy", "loss"):
         if any(f"personal_{what}" in event["metrics"] for run in runs for event in run.events):
-            pictures.append(_curves(groups, what))
+            drawings.append(_curves(groups, what))
     measured = [group for group in groups if any(map(changes, group.runs))]
     if measured:
-        pictures += [_violins(measured), _scatter(measured)]
-    return pictures
+        drawings += [_violins(measured), _scatter(measured)]
+    return drawings
 
 
 def _named(group: Group) -> str:
@@ -68,7 +98,7 @@ def stage_starts(run: Run) -> list[tuple[int, str]]:
     return starts if len(starts) > 1 else []
 
 
-def _curves(groups: Sequence[Group], what: str) -> Picture:
+def _curves(groups: Sequence[Group], what: str) -> _Drawing:
     figure = _figure(11, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
     for axis, whose in zip(axes, ("shared", "personal"), strict=True):
@@ -76,8 +106,8 @@ def _curves(groups: Sequence[Group], what: str) -> Picture:
             course = course_of(group, f"{whose}_{what}")
             colour = COLOURS[place % len(COLOURS)]
             axis.plot(course.rounds, course.mean, color=colour, label=group.name, linewidth=1.6)
-            band = (course.rounds, course.low, course.high)
-            axis.fill_between(*band, color=colour, alpha=0.13, linewidth=0)
+            ends = (course.low, course.high)
+            axis.fill_between(course.rounds, *ends, color=colour, alpha=0.13, linewidth=0)
             for round_, stage in stage_starts(group.runs[0]):
                 axis.axvline(round_ - 0.5, color="#bbbbbb", linewidth=0.8, zorder=0)
                 axis.annotate(
@@ -103,7 +133,7 @@ def _curves(groups: Sequence[Group], what: str) -> Picture:
         f"round; the band is {band}. Between full evaluations only the clients that trained in a "
         "round count."
     )
-    return _picture(figure, what, what.capitalize(), words)
+    return _Drawing(figure, what, what.capitalize(), words)
 
 
 @dataclass(frozen=True)
@@ -144,7 +174,7 @@ def _end(metrics: dict[str, Any], measure: str, end: str) -> float:
     return float(metrics[measure]) if found is None else found
 
 
-def _violins(measured: Sequence[Group]) -> Picture:
+def _violins(measured: Sequence[Group]) -> _Drawing:
     figure = _figure(11, 1.8 + 0.75 * len(measured))
     axis = figure.subplots()
     for place, group in enumerate(measured):
@@ -161,7 +191,7 @@ def _violins(measured: Sequence[Group]) -> Picture:
     words = "How the clients' accuracies are spread; a dot is a client, the line their median."
     if any(len(group.runs) > 1 for group in measured):
         words += " Clients of several seeds are together, so there are as many dots of each."
-    return _picture(figure, "spread", "Clients", words)
+    return _Drawing(figure, "spread", "Clients", words)
 
 
 def _violin(axis: Any, values: Sequence[float], height: float, colour: str) -> None:
@@ -177,7 +207,7 @@ def _violin(axis: Any, values: Sequence[float], height: float, colour: str) -> N
     axis.vlines(middle, height - 0.16, height + 0.16, color=colour, linewidth=2)
 
 
-def _scatter(measured: Sequence[Group]) -> Picture:
+def _scatter(measured: Sequence[Group]) -> _Drawing:
     columns = min(3, len(measured))
     rows = -(-len(measured) // columns)
     figure = _figure(11, 0.8 + 3 * rows)
@@ -201,7 +231,7 @@ def _scatter(measured: Sequence[Group]) -> Picture:
         "Every client's change in accuracy from the shared to its own model, against how many "
         "examples it trains on. Points alone say nothing of chance: the verdict below does."
     )
-    return _picture(figure, "change", "Helped and hurt", words)
+    return _Drawing(figure, "change", "Helped and hurt", words)
 
 
 def _figure(width: float, height: float) -> Any:
@@ -211,12 +241,11 @@ def _figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _picture(figure: Any, name: str, title: str, words: str) -> Picture:
+def _saved(figure: Any, kind: str) -> bytes:
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
-    files = []
-    for kind, facts in (("png", {"Software": None}), ("svg", {"Date": None})):
-        content = io.BytesIO()
-        figure.savefig(content, format=kind, dpi=130, metadata=facts)
-        files.append(content.getvalue())
-    return Picture(name, title, words, *files)
+    content = io.BytesIO()
+    # Without the time and the program's version, the same runs give the same file.
+    facts = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
+    figure.savefig(content, format=kind, dpi=130, metadata=facts)
+    return content.getvalue()

@@ -26,13 +26,14 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --paper: #14181d; --soft: #a3adb8;
   --line: #353d47; --stripe: #1b2129; --good: #7cc0ee; --bad: #f5a26b; } }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 70rem; margin: 0 auto; padding: 1rem; }
+  max-width: 78rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
 p, figcaption { max-width: 48rem; } figcaption, .soft { color: var(--soft); font-size: .9rem; }
-figure { margin: 1rem 0; } img { max-width: 100%; background: #fff; border-radius: 6px; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .875rem; }
-th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line);
-  font-variant-numeric: tabular-nums; white-space: nowrap; }
+figure { margin: 1rem 0; } img { max-width: 100%; border-radius: 6px; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .84rem; }
+th, td { padding: .25rem .4rem; text-align: right; vertical-align: bottom;
+  border-bottom: 1px solid var(--line);
+  font-variant-numeric: tabular-nums; } td { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } tbody tr:nth-child(even) {
   background: var(--stripe); }
 .helped { color: var(--good); } .hurt { color: var(--bad); }
@@ -210,7 +211,7 @@ def _comparison_table(rows: Sequence[Row]) -> str:
         for column in columns:
             value, std = row.get(column), row.get(f"{column}_std")
             said = _said(value)
-            line.append(said if std is None else f"{said} ± {_said(std)}")
+            line.append(said if std is None else f"{said} ± {std:.2g}")
         cells.append(line)
     return _table([column.replace("_", " ") for column in columns], cells)
 
@@ -250,10 +251,14 @@ def _verdict(judged: Verdicts, name: str) -> str:
 
 def _figure_of(picture: Picture) -> str:
     # As an image of its own, a drawing's names cannot clash with another's.
-    content = base64.b64encode(picture.svg).decode()
+    light, dark = (
+        f"data:image/svg+xml;base64,{base64.b64encode(drawn).decode()}"
+        for drawn in (picture.svg, picture.dark)
+    )
     return (
-        f"<h2>{escape(picture.title)}</h2><figure>"
-        f'<img alt="{escape(picture.words)}" src="data:image/svg+xml;base64,{content}">'
+        f"<h2>{escape(picture.title)}</h2><figure><picture>"
+        f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img alt="{escape(picture.words)}" src="{light}"></picture>'
         f"<figcaption>{escape(picture.words)}</figcaption></figure>"
     )
 

@@ -10,9 +10,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from bouquet.tensorboard import scalars, tensorboard
 from tests.conftest import Run
-from tests.unit.test_cli import SMALL, Bouquet, bouquet  # noqa: F401 a fixture
+from tests.unit.test_cli import SMALL, Bouquet, bouquet
 from tests.unit.test_report import event, write_run
 
+__all__ = ["bouquet"]  # the fixture
 KEYS = {**SMALL, "rounds": "3", "eval-every": "1"}
 
 
@@ -31,7 +32,7 @@ def course(found: EventAccumulator, tag: str) -> dict[int, float]:
     return {one.step: one.value for one in found.Scalars(tag)}
 
 
-def test_every_round_is_there_as_in_the_log(bouquet: Bouquet, tmp_path: Path) -> None:  # noqa: F811
+def test_every_round_is_there_as_in_the_log(bouquet: Bouquet, tmp_path: Path) -> None:
     outcome = bouquet("simulate", *words(scheme="apfl"), "--out", "run", "--tensorboard")
     assert outcome.code == 0, outcome.err
     run, found = Run(tmp_path / "run"), read_back(tmp_path / "run")
@@ -47,7 +48,7 @@ def test_every_round_is_there_as_in_the_log(bouquet: Bouquet, tmp_path: Path) ->
     assert course(found, "round/bytes_up") == pytest.approx(bytes_up)
 
 
-def test_what_is_personal_is_there_as_histograms(bouquet: Bouquet, tmp_path: Path) -> None:  # noqa: F811
+def test_what_is_personal_is_there_as_histograms(bouquet: Bouquet, tmp_path: Path) -> None:
     assert bouquet("simulate", *words(scheme="apfl"), "--out", "run", "--tensorboard").code == 0
     found = read_back(tmp_path / "run")
     lines = [
@@ -65,7 +66,7 @@ def test_what_is_personal_is_there_as_histograms(bouquet: Bouquet, tmp_path: Pat
 
 
 def test_a_scheme_without_personal_numbers_has_no_histograms(
-    bouquet: Bouquet,  # noqa: F811
+    bouquet: Bouquet,
     tmp_path: Path,
 ) -> None:
     assert bouquet("simulate", *words(scheme="fedavg"), "--out", "run", "--tensorboard").code == 0
@@ -76,7 +77,7 @@ def test_nothing_is_written_unless_asked_for(start: Callable[..., Run]) -> None:
     assert not (start(rounds=1, nodes=1, data={"clients": 2}).path / "tensorboard").exists()
 
 
-def test_a_run_that_goes_on_has_all_its_rounds(bouquet: Bouquet, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_that_goes_on_has_all_its_rounds(bouquet: Bouquet, tmp_path: Path) -> None:
     """Also those from before anybody asked for them."""
     assert bouquet("simulate", *words(scheme="apfl", rounds="2"), "--out", "run").code == 0
     again = bouquet("simulate", "--resume", "run", "-c", "rounds=4", "--tensorboard")
@@ -108,7 +109,7 @@ def test_what_is_not_finite_or_unknown_is_left_out() -> None:
 
 @pytest.mark.parametrize("command", ["simulate", "deploy"])
 def test_without_the_package_one_sentence_says_so_before_anything_runs(
-    bouquet: Bouquet,  # noqa: F811
+    bouquet: Bouquet,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     command: str,

@@ -7,9 +7,10 @@ import logging
 import os
 import sys
 import tomllib
+from contextlib import AbstractContextManager, ExitStack
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import click
 import typer
@@ -17,7 +18,7 @@ import typer
 from bouquet import edge_cli
 
 if TYPE_CHECKING:
-    from bouquet.display import Finished
+    from bouquet.display import Finished, Observer
     from strategies.core.config import Key
 
 # Torch, Ray and Flower take seconds to import, so commands import what they need
@@ -55,6 +56,20 @@ KeysOption = Annotated[
     list[str] | None,
     typer.Option("-c", metavar="KEY=VALUE", help="Set a key; may be given many times."),
 ]
+DashboardOption = Annotated[
+    bool,
+    typer.Option(
+        "--dashboard",
+        help="Serve a page about the run on this machine while it lasts; the page ends with the "
+        "command, and bouquet dashboard shows it afterwards.",
+    ),
+]
+TensorboardOption = Annotated[
+    bool,
+    typer.Option(
+        "--tensorboard", help="Write TensorBoard files to tensorboard/ in the run's folder."
+    ),
+]
 OutOption = Annotated[Path | None, typer.Option(help="The run's folder.", metavar="DIR")]
 
 
@@ -73,6 +88,8 @@ def simulate(
     as_json: Annotated[
         bool, typer.Option("--json", help="The result as JSON instead of a table.")
     ] = False,
+    dashboard: DashboardOption = False,
+    tensorboard: TensorboardOption = False,
 ) -> None:
     """Train on simulated clients.
 
@@ -85,6 +102,8 @@ def simulate(
       bouquet simulate --resume runs/20260101-120000-apfl-digits -c rounds=60
 
       bouquet simulate --quiet --json > summary.json
+
+      bouquet simulate -c rounds=500 --dashboard
     """
     from bouquet.display import show, show_json
     from strategies.core.errors import BadInput
@@ -92,7 +111,7 @@ def simulate(
     if resume is not None and out is not None:
         raise BadInput("--resume goes on in the run's own folder; it does not go with --out.")
     values = _values(config, keys, out)
-    runs = _run(engine.value, [values], resume, quiet)
+    runs = _run(engine.value, [values], resume, quiet, dashboard, tensorboard)
     if as_json:
         show_json(runs[0])
     elif quiet:
@@ -110,6 +129,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the runs' folders.", metavar="DIR")
     ] = None,
+    dashboard: DashboardOption = False,
 ) -> None:
     """Train the same clients with several schemes and put the results in one table.
 
@@ -127,7 +147,7 @@ def compare(
     jobs = [values | {"scheme": scheme} for scheme in schemes]
     if out is not None:
         jobs = [job | {"out": str(out / str(job["scheme"]))} for job in jobs]
-    show(_run(engine.value, jobs, None))
+    show(_run(engine.value, jobs, None, dashboard=dashboard))
 
 
 @app.command()
@@ -194,6 +214,8 @@ def deploy(
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the run in this folder.", metavar="DIR")
     ] = None,
+    dashboard: DashboardOption = False,
+    tensorboard: TensorboardOption = False,
 ) -> None:
     """Train over gRPC: a SuperLink and nodes on this machine, with TLS and a key a node.
 
@@ -204,12 +226,15 @@ def deploy(
 
       bouquet deploy --nodes 3 -c scheme=apfl -c data.clients=3 -c rounds=3
     """
+    from bouquet import beside
     from bouquet.deployment import deploy, hosts_of, prepared
     from bouquet.display import Finished, err, progress, show
     from strategies.core.errors import BadInput
 
     if resume is not None and out is not None:
         raise BadInput("--resume goes on in the run's own folder; it does not go with --out.")
+    if tensorboard:
+        _check_tensorboard()
     logging.getLogger("flwr").setLevel(os.environ.get("BOUQUET_LOG", "WARNING"))
     settings, folder = prepared(_values(config, keys, out), nodes, resume)
     hosts = hosts_of(settings, folder)
@@ -219,10 +244,15 @@ def deploy(
         settings = settings.with_run(min_clients=settings.run.min_clients or clients)
     words = f"{len(hosts)} nodes are starting; logs: {folder.path / 'logs'}"
     err.print(words, highlight=False, soft_wrap=True)
-    with progress() as follow:
-        observe = follow(settings.run.scheme, settings.run.rounds, done)
+    with ExitStack() as beside_it:
+        if dashboard:
+            beside_it.enter_context(beside.dashboard(folder.path, _say_address))
+        follow = beside_it.enter_context(progress())
+        observers = [follow(settings.run.scheme, settings.run.rounds, done)]
+        if tensorboard:
+            observers.append(beside_it.enter_context(_tensorboard(folder.path)))
         told = settings.with_run(resume=resume is not None, out=str(folder.path.absolute()))
-        summary = deploy(told, folder, hosts, observe)
+        summary = deploy(told, folder, hosts, _all_told(observers))
     show([Finished(summary, folder.path)])
 
 
@@ -492,10 +522,43 @@ def _stop(code: int, sentence: str) -> NoReturn:
     sys.exit(code)
 
 
+def _check_tensorboard() -> None:
+    from bouquet.tensorboard import check_installed
+
+    check_installed()
+
+
+def _tensorboard(folder: Path) -> "AbstractContextManager[Observer]":
+    from bouquet.tensorboard import tensorboard
+
+    return tensorboard(folder)
+
+
+def _say_address(address: str) -> None:
+    """Where people look, not where programs read the result."""
+    from bouquet.display import err
+
+    err.print(f"Watch at {address}", soft_wrap=True)
+
+
+def _all_told(observers: "list[Observer]") -> "Observer":
+    def tell(event: dict[str, Any]) -> None:
+        for observe in observers:
+            observe(event)
+
+    return tell
+
+
 def _run(
-    engine: str, runs: list[dict[str, object]], resume: Path | None, quiet: bool = False
+    engine: str,
+    runs: list[dict[str, object]],
+    resume: Path | None,
+    quiet: bool = False,
+    dashboard: bool = False,
+    tensorboard: bool = False,
 ) -> "list[Finished]":
     """Simulate one run after the other; a wrong key of the last stops the first."""
+    from bouquet import beside
     from bouquet.display import Finished, progress
     from bouquet.engines import simulate, with_nodes
     from server_app.main import Job
@@ -505,7 +568,10 @@ def _run(
 
     # Flower's own chatter is for people who debug Flower.
     logging.getLogger("flwr").setLevel(os.environ.get("BOUQUET_LOG", "WARNING"))
-    with progress(quiet) as follow:
+    if tensorboard:
+        _check_tensorboard()
+    with ExitStack() as beside_them:
+        follow = beside_them.enter_context(progress(quiet))
         jobs = []
         for values in runs:
             if values.get("resume"):
@@ -519,8 +585,14 @@ def _run(
             else:
                 settings, done = with_nodes(parse(values)), 0
                 folder = new_folder(settings)
-            observe = follow(settings.run.scheme, settings.run.rounds, done)
-            jobs.append(Job(settings, folder, resume is not None, observe))
+            observers = [follow(settings.run.scheme, settings.run.rounds, done)]
+            if tensorboard:
+                observers.append(beside_them.enter_context(_tensorboard(folder.path)))
+            jobs.append(Job(settings, folder, resume is not None, _all_told(observers)))
+        if dashboard:
+            folders = [str(job.folder.path) for job in jobs]
+            shown = folders[0] if len(folders) == 1 else os.path.commonpath(folders)
+            beside_them.enter_context(beside.dashboard(Path(shown), _say_address))
         summaries = simulate(jobs, engine)
     return [Finished(one, job.folder.path) for one, job in zip(summaries, jobs, strict=True)]
 

@@ -25,7 +25,7 @@ from fastapi.responses import (
     StreamingResponse,
 )
 
-from bouquet.follow import Watch, details, history, overview
+from bouquet.follow import Watch, details, histories, history, overview
 from bouquet.runs import Run
 from strategies.core.errors import BadInput
 
@@ -51,7 +51,7 @@ POLL = 0.5  # seconds between looks at the folder
 SILENCE = 15.0  # seconds after which a comment shows that the line still stands
 
 
-def make_app(folder: Path, token: str = "", poll: float = POLL) -> FastAPI:
+def make_app(folder: Path, token: str = "", poll: float = POLL, awaited: bool = False) -> FastAPI:
     """The page's server.
 
     Parameters
@@ -62,8 +62,10 @@ def make_app(folder: Path, token: str = "", poll: float = POLL) -> FastAPI:
         What visitors must show; without one, only this machine's names are answered.
     poll : float
         Seconds between looks at the folder.
+    awaited : bool
+        Whether the folder may be made later.
     """
-    watch = Watch(folder)
+    watch = Watch(folder, awaited)
     # FastAPI's own pages of documentation would ask another host for scripts.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -82,9 +84,15 @@ def make_app(folder: Path, token: str = "", poll: float = POLL) -> FastAPI:
     def run(name: str) -> JSONResponse:
         return JSONResponse(details(_known(watch, name)))
 
+    @app.get("/api/history")
+    def clients_history(name: str) -> JSONResponse:
+        found = _known(watch, name)
+        return JSONResponse(histories(found, watch.history(found)))
+
     @app.get("/api/client")
     def client(run: str, client: str) -> JSONResponse:
-        found = history(_known(watch, run), client)
+        known = _known(watch, run)
+        found = history(known, client, watch.history(known))
         if found is None:
             raise HTTPException(404, "There is no such client.")
         return JSONResponse(found)
@@ -197,18 +205,25 @@ def serve(folder: Path, host: str, port: int, token: str, say: Callable[[str], N
     """
     token = token or ("" if host in HERE else secrets.token_urlsafe(24))
     app = make_app(folder, token)
-    listening = _listen(host, port)
+    listening = listen(host, port)
     address = f"[{host}]" if ":" in host else host
     question = f"?token={token}" if token else ""
     say(f"http://{address}:{listening.getsockname()[1]}/{question}")
-    config = uvicorn.Config(
-        app, log_level="warning", timeout_graceful_shutdown=1, lifespan="off", ws="none"
-    )
     with listening, suppress(KeyboardInterrupt):  # the way to end it, not an accident
-        uvicorn.Server(config).run(sockets=[listening])
+        make_server(app).run(sockets=[listening])
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """What answers for the app, quietly, and ends without waiting for visitors."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app, log_level="warning", timeout_graceful_shutdown=1, lifespan="off", ws="none"
+        )
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket for visitors, or a sentence that says why not."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)

@@ -2,41 +2,77 @@
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import fill
 from typing import Any
 
 import numpy as np
 
-from bouquet.runs import Run, number
+from bouquet.runs import Group, Run, number
 
 # Okabe and Ito's colours, which people who confuse red and green can tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+PAPER, INK = "#14181d", "#e6e9ed"  # as the page has them in the dark
+DARK: dict[Any, Any] = {
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER),
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+    "legend.edgecolor": "#353d47",
+}
 HELPED, HURT, SAME = "#0072b2", "#d55e00", "#8a8a8a"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure in two formats, and what it shows in words."""
+    """A figure in two formats, one of them also for dark pages, and what it shows in words."""
 
     name: str
     title: str
     words: str
     png: bytes
     svg: bytes
+    dark: bytes
 
 
-def draw_all(runs: Sequence[Run], names: Sequence[str]) -> list[Picture]:
-    """The figures that the runs have the numbers for."""
-    names = [fill(name, 44) for name in names]
+@dataclass(frozen=True)
+class _Drawing:
+    """A figure that is not saved yet."""
+
+    figure: Any
+    name: str
+    title: str
+    words: str
+
+
+def draw_all(groups: Sequence[Group]) -> list[Picture]:
+    """The figures that the runs have the numbers for; seeds of a configuration are one."""
+    from matplotlib import rc_context
+
     pictures = []
+    for one in _draw_all(groups):
+        png, svg = _saved(one.figure, "png"), _saved(one.figure, "svg")
+        pictures.append(Picture(one.name, one.title, one.words, png, svg, b""))
+    with rc_context(DARK):
+        dark = [_saved(one.figure, "svg") for one in _draw_all(groups)]
+    return [replace(one, dark=again) for one, again in zip(pictures, dark, strict=True)]
+
+
+def _draw_all(groups: Sequence[Group]) -> list[_Drawing]:
+    groups = [replace(group, name=_named(group)) for group in groups]
+    runs = [run for group in groups for run in group.runs]
+    drawings = []
     for what in ("accuracy", "loss"):
         if any(f"personal_{what}" in event["metrics"] for run in runs for event in run.events):
-            pictures.append(_curves(runs, names, what))
-    measured = [(run, name) for run, name in zip(runs, names, strict=True) if changes(run)]
+            drawings.append(_curves(groups, what))
+    measured = [group for group in groups if any(map(changes, group.runs))]
     if measured:
-        pictures += [_violins(measured), _scatter(measured)]
-    return pictures
+        drawings += [_violins(measured), _scatter(measured)]
+    return drawings
+
+
+def _named(group: Group) -> str:
+    count = len(group.runs)
+    return fill(f"{group.name}, {count} seeds" if count > 1 else group.name, 44)
 
 
 def changes(run: Run) -> list[tuple[float, float]]:
@@ -62,13 +98,17 @@ def stage_starts(run: Run) -> list[tuple[int, str]]:
     return starts if len(starts) > 1 else []
 
 
-def _curves(runs: Sequence[Run], names: Sequence[str], what: str) -> Picture:
+def _curves(groups: Sequence[Group], what: str) -> _Drawing:
     figure = _figure(11, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
     for axis, whose in zip(axes, ("shared", "personal"), strict=True):
-        for place, (run, name) in enumerate(zip(runs, names, strict=True)):
-            _curve(axis, run, f"{whose}_{what}", name, COLOURS[place % len(COLOURS)])
-            for round_, stage in stage_starts(run):
+        for place, group in enumerate(groups):
+            course = course_of(group, f"{whose}_{what}")
+            colour = COLOURS[place % len(COLOURS)]
+            axis.plot(course.rounds, course.mean, color=colour, label=group.name, linewidth=1.6)
+            ends = (course.low, course.high)
+            axis.fill_between(course.rounds, *ends, color=colour, alpha=0.13, linewidth=0)
+            for round_, stage in stage_starts(group.runs[0]):
                 axis.axvline(round_ - 0.5, color="#bbbbbb", linewidth=0.8, zorder=0)
                 axis.annotate(
                     stage,
@@ -83,38 +123,75 @@ def _curves(runs: Sequence[Run], names: Sequence[str], what: str) -> Picture:
         axis.set(xlabel="round", ylabel=what if whose == "shared" else "", title=f"{whose} model")
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
+    alone, several = "from the 10th to the 90th percentile of the clients", "one standard deviation"
+    counts = {len(group.runs) > 1 for group in groups}
+    band = alone if counts == {False} else f"{several} of the seeds' means to either side"
+    if len(counts) > 1:
+        band += f", or of a single seed {alone}"
     words = (
         f"Mean {what} of the shared and the personal models on the clients' own test data by "
-        "round; the band is from the 10th to the 90th percentile of the clients. Between full "
-        "evaluations only the clients that trained in a round count."
+        f"round; the band is {band}. Between full evaluations only the clients that trained in a "
+        "round count."
     )
-    return _picture(figure, what, what.capitalize(), words)
+    return _Drawing(figure, what, what.capitalize(), words)
 
 
-def _curve(axis: Any, run: Run, measure: str, name: str, colour: str) -> None:
-    points = [(event["round"], event["metrics"]) for event in run.events]
-    kept = [(round_, m) for round_, m in points if number(m.get(measure)) is not None]
-    rounds = [round_ for round_, _ in kept]
-    axis.plot(rounds, [m[measure] for _, m in kept], color=colour, label=name, linewidth=1.6)
-    low, high = ([m.get(f"{measure}_{end}", m[measure]) for _, m in kept] for end in ("p10", "p90"))
-    axis.fill_between(rounds, low, high, color=colour, alpha=0.13, linewidth=0)
+@dataclass(frozen=True)
+class Course:
+    """A measure over the rounds, with a band."""
+
+    rounds: list[int]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
 
 
-def _violins(measured: Sequence[tuple[Run, str]]) -> Picture:
+def course_of(group: Group, measure: str) -> Course:
+    """A measure's mean over seeds and their standard deviation; over clients where one seed is.
+
+    Only rounds that every seed has count: a mean over fewer would jump where one ends.
+    """
+    told = [_told(run, measure) for run in group.runs]
+    rounds = sorted(set.intersection(*(set(one) for one in told)))
+    if len(told) == 1:
+        metrics = [told[0][round_] for round_ in rounds]
+        mean = [float(one[measure]) for one in metrics]
+        ends = [[_end(one, measure, end) for one in metrics] for end in ("p10", "p90")]
+        return Course(rounds, mean, *ends)
+    values = np.array([[one[round_][measure] for round_ in rounds] for one in told], np.float64)
+    middle, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
+    return Course(rounds, middle.tolist(), (middle - spread).tolist(), (middle + spread).tolist())
+
+
+def _told(run: Run, measure: str) -> dict[int, dict[str, Any]]:
+    """The rounds whose metrics have a measure."""
+    known = [one for one in run.events if number(one["metrics"].get(measure)) is not None]
+    return {int(one["round"]): one["metrics"] for one in known}
+
+
+def _end(metrics: dict[str, Any], measure: str, end: str) -> float:
+    found = number(metrics.get(f"{measure}_{end}"))
+    return float(metrics[measure]) if found is None else found
+
+
+def _violins(measured: Sequence[Group]) -> _Drawing:
     figure = _figure(11, 1.8 + 0.75 * len(measured))
     axis = figure.subplots()
-    for place, (run, _) in enumerate(measured):
+    for place, group in enumerate(measured):
+        rows = [row for run in group.runs for row in run.clients]
         for whose, shift, colour in (("shared", 0.19, SAME), ("personal", -0.19, HELPED)):
-            values = [number(row.get(f"{whose}_accuracy")) for row in run.clients]
+            values = [number(row.get(f"{whose}_accuracy")) for row in rows]
             known = [value for value in values if value is not None]
             height = len(measured) - 1 - place + shift
             _violin(axis, known, height, colour)
             axis.plot([], [], color=colour, linewidth=6, label=whose if not place else None)
-    axis.set_yticks(range(len(measured)), [name for _, name in reversed(measured)])
+    axis.set_yticks(range(len(measured)), [group.name for group in reversed(measured)])
     axis.set(xlabel="accuracy on the client's own test data")
     figure.legend(loc="outside lower center", ncols=2)
     words = "How the clients' accuracies are spread; a dot is a client, the line their median."
-    return _picture(figure, "spread", "Clients", words)
+    if any(len(group.runs) > 1 for group in measured):
+        words += " Clients of several seeds are together, so there are as many dots of each."
+    return _Drawing(figure, "spread", "Clients", words)
 
 
 def _violin(axis: Any, values: Sequence[float], height: float, colour: str) -> None:
@@ -130,15 +207,15 @@ def _violin(axis: Any, values: Sequence[float], height: float, colour: str) -> N
     axis.vlines(middle, height - 0.16, height + 0.16, color=colour, linewidth=2)
 
 
-def _scatter(measured: Sequence[tuple[Run, str]]) -> Picture:
+def _scatter(measured: Sequence[Group]) -> _Drawing:
     columns = min(3, len(measured))
     rows = -(-len(measured) // columns)
     figure = _figure(11, 0.8 + 3 * rows)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axis in grid.flat[len(measured) :]:
         axis.set_visible(False)
-    for axis, (run, name) in zip(grid.flat, measured, strict=False):
-        points = changes(run)
+    for axis, group in zip(grid.flat, measured, strict=False):
+        points = [point for run in group.runs for point in changes(run)]
         groups = (("helped", HELPED, "^"), ("hurt", HURT, "v"), ("as before", SAME, "o"))
         for (word, colour, marker), sign in zip(groups, (1, -1, 0), strict=True):
             chosen = [point for point in points if np.sign(point[1]) == sign]
@@ -146,7 +223,7 @@ def _scatter(measured: Sequence[tuple[Run, str]]) -> Picture:
             label = f"{len(chosen)} {word}"
             axis.scatter(x, y, s=18, color=colour, marker=marker, alpha=0.75, lw=0, label=label)
         axis.axhline(0, color="#999999", linewidth=0.8, zorder=0)
-        axis.set_title(name, fontsize=9)
+        axis.set_title(group.name, fontsize=9)
         axis.legend(fontsize=7)
     figure.supxlabel("training examples", fontsize=10)
     figure.supylabel("personal less shared accuracy", fontsize=10)
@@ -154,7 +231,7 @@ def _scatter(measured: Sequence[tuple[Run, str]]) -> Picture:
         "Every client's change in accuracy from the shared to its own model, against how many "
         "examples it trains on. Points alone say nothing of chance: the verdict below does."
     )
-    return _picture(figure, "change", "Helped and hurt", words)
+    return _Drawing(figure, "change", "Helped and hurt", words)
 
 
 def _figure(width: float, height: float) -> Any:
@@ -164,12 +241,11 @@ def _figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _picture(figure: Any, name: str, title: str, words: str) -> Picture:
+def _saved(figure: Any, kind: str) -> bytes:
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
-    files = []
-    for kind, facts in (("png", {"Software": None}), ("svg", {"Date": None})):
-        content = io.BytesIO()
-        figure.savefig(content, format=kind, dpi=130, metadata=facts)
-        files.append(content.getvalue())
-    return Picture(name, title, words, *files)
+    content = io.BytesIO()
+    # Without the time and the program's version, the same runs give the same file.
+    facts = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
+    figure.savefig(content, format=kind, dpi=130, metadata=facts)
+    return content.getvalue()

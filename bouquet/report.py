@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from statistics import mean, stdev
@@ -11,7 +12,7 @@ from typing import Any
 
 from bouquet.figures import Picture, draw_all
 from bouquet.outcomes import Verdicts, verdicts
-from bouquet.runs import Run, labels, number, read_all
+from bouquet.runs import Run, grouped, labels, number, read_all
 from strategies.core.errors import BadInput
 from strategies.core.files import write_atomically
 
@@ -25,13 +26,14 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ed; --paper: #14181d; --soft: #a3adb8;
   --line: #353d47; --stripe: #1b2129; --good: #7cc0ee; --bad: #f5a26b; } }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 70rem; margin: 0 auto; padding: 1rem; }
+  max-width: 78rem; margin: 0 auto; padding: 1rem; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
 p, figcaption { max-width: 48rem; } figcaption, .soft { color: var(--soft); font-size: .9rem; }
-figure { margin: 1rem 0; } img { max-width: 100%; background: #fff; border-radius: 6px; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .875rem; }
-th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line);
-  font-variant-numeric: tabular-nums; white-space: nowrap; }
+figure { margin: 1rem 0; } img { max-width: 100%; border-radius: 6px; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .84rem; }
+th, td { padding: .25rem .4rem; text-align: right; vertical-align: bottom;
+  border-bottom: 1px solid var(--line);
+  font-variant-numeric: tabular-nums; } td { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } tbody tr:nth-child(even) {
   background: var(--stripe); }
 .helped { color: var(--good); } .hurt { color: var(--bad); }
@@ -42,13 +44,12 @@ def write_report(folders: Sequence[Path], page: Path) -> list[Path]:
     """Write the page, and beside it its figures and tables; returns all that was written."""
     if page.suffix.lower() != ".html":
         raise BadInput(f"--out takes a file that ends in .html, not {str(page)!r}.")
-    if not page.absolute().parent.is_dir():
-        raise BadInput(f"--out: {page.parent} is no folder.")
     runs = [run for run in read_all(folders) if run.events]
     if not runs:
         raise BadInput(f"{folders[0]} holds no run with a finished round.")
     names = _names(runs)
-    pictures = draw_all(runs, names)
+    groups = [replace(one, name=_short(one.name, runs)) for one in grouped(runs)]
+    pictures = draw_all(groups)
     compared = comparison(runs)
     judged = [one for one in (verdicts(run, runs) for run in runs) if one]
     tables = {"comparison": compared, "clients": _client_rows(runs, names, judged)}
@@ -61,6 +62,10 @@ def write_report(folders: Sequence[Path], page: Path) -> list[Path]:
         page.with_name(f"{page.stem}-{name}.csv"): to_csv(rows) for name, rows in tables.items()
     }
     files[page] = _html(runs, names, pictures, compared, judged).encode()
+    try:
+        page.absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out: {page.parent} cannot be made ({error.strerror}).") from error
     for path, content in files.items():
         write_atomically(path, content)
     return [page, *(path for path in files if path != page)]
@@ -68,17 +73,14 @@ def write_report(folders: Sequence[Path], page: Path) -> list[Path]:
 
 def comparison(runs: Sequence[Run]) -> list[Row]:
     """A row for each configuration: means and standard deviations over the runs' seeds."""
-    groups: dict[str, list[Run]] = {}
-    for run, label in zip(runs, labels(runs), strict=True):
-        groups.setdefault(label, []).append(run)
     rows = []
-    for label, group in groups.items():
+    for group in grouped(runs):
         row: Row = {
-            "configuration": label,
-            "seeds": " ".join(str(run.seed) for run in group),
-            "rounds": " ".join(sorted({f"{run.done}/{run.rounds}" for run in group})),
+            "configuration": group.name,
+            "seeds": group.seeds,
+            "rounds": " ".join(sorted({f"{run.done}/{run.rounds}" for run in group.runs})),
         }
-        for name, values in _measures(group).items():
+        for name, values in _measures(group.runs).items():
             row[name] = mean(values)
             row[f"{name}_std"] = stdev(values) if len(values) > 1 else None
         rows.append(row)
@@ -115,13 +117,16 @@ def _megabytes(run: Run) -> float:
 
 def _names(runs: Sequence[Run]) -> list[str]:
     """Names that tell the runs apart."""
-    found = labels(runs)
-    if len({run.data for run in runs}) == 1:
-        found = [name.replace(f" on {runs[0].data}", "", 1) for name in found]
+    found = [_short(name, runs) for name in labels(runs)]
     seeds = len({run.seed for run in runs}) > 1
     found = [f"{n}, seed {r.seed}" if seeds else n for n, r in zip(found, runs, strict=True)]
     twice = {name for name in found if found.count(name) > 1}
     return [f"{n} ({r.name})" if n in twice else n for n, r in zip(found, runs, strict=True)]
+
+
+def _short(name: str, runs: Sequence[Run]) -> str:
+    """A name without the data set, where there is one alone."""
+    return name.replace(f" on {runs[0].data}", "", 1) if len({r.data for r in runs}) == 1 else name
 
 
 def _client_rows(
@@ -206,7 +211,7 @@ def _comparison_table(rows: Sequence[Row]) -> str:
         for column in columns:
             value, std = row.get(column), row.get(f"{column}_std")
             said = _said(value)
-            line.append(said if std is None else f"{said} ± {_said(std)}")
+            line.append(said if std is None else f"{said} ± {std:.2g}")
         cells.append(line)
     return _table([column.replace("_", " ") for column in columns], cells)
 
@@ -246,10 +251,14 @@ def _verdict(judged: Verdicts, name: str) -> str:
 
 def _figure_of(picture: Picture) -> str:
     # As an image of its own, a drawing's names cannot clash with another's.
-    content = base64.b64encode(picture.svg).decode()
+    light, dark = (
+        f"data:image/svg+xml;base64,{base64.b64encode(drawn).decode()}"
+        for drawn in (picture.svg, picture.dark)
+    )
     return (
-        f"<h2>{escape(picture.title)}</h2><figure>"
-        f'<img alt="{escape(picture.words)}" src="data:image/svg+xml;base64,{content}">'
+        f"<h2>{escape(picture.title)}</h2><figure><picture>"
+        f'<source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img alt="{escape(picture.words)}" src="{light}"></picture>'
         f"<figcaption>{escape(picture.words)}</figcaption></figure>"
     )
 

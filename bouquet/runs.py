@@ -161,6 +161,7 @@ def parse_event(line: str) -> dict[str, Any] | None:
     if not isinstance(event, dict) or not isinstance(event.get("round"), int):
         return None
     kinds = {"metrics": dict, "timing": dict, "clients": list, "failures": list}
+    kinds |= {"nodes": dict, "hosts": dict}
     for key, kind in kinds.items():
         if not isinstance(event.setdefault(key, kind()), kind):
             return None
@@ -186,6 +187,38 @@ def flat(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def labels(runs: Sequence[Run]) -> list[str]:
     """A name for each run's configuration: scheme, data, and keys that tell it from its like."""
     return [" ".join([run.scheme, "on", run.data, *_own_keys(run, runs)]) for run in runs]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one configuration that differ in their seeds alone.
+
+    Parameters
+    ----------
+    name : str
+        What tells it from the others.
+    runs : tuple of Run
+        In order of their seeds.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def seeds(self) -> str:
+        """Them, for people."""
+        return " ".join(str(run.seed) for run in self.runs)
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """The runs by configuration, in the order of their first ones."""
+    groups: dict[str, list[Run]] = {}
+    for run, label in zip(runs, labels(runs), strict=True):
+        groups.setdefault(label, []).append(run)
+    return [
+        Group(label, tuple(sorted(group, key=lambda run: run.seed)))
+        for label, group in groups.items()
+    ]
 
 
 def _own_keys(run: Run, runs: Sequence[Run]) -> list[str]:

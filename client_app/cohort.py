@@ -157,6 +157,13 @@ def _together(
     return stack([first for first, _ in results]), stack([second for _, second in results])
 
 
+def diagnostics(scheme: Scheme, personal: Any, shared: Tree) -> dict[str, list[float]]:
+    """The scheme's own numbers about a chunk's personal states, stacked: a list for each."""
+    with torch.no_grad():
+        found = vmap(lambda state: scheme.diagnostics(state, shared))(personal)
+    return {name: values.tolist() for name, values in found.items()}
+
+
 def _row(part: Tensor | Tree, index: int) -> Tensor | Tree:
     return part[index] if isinstance(part, Tensor) else {k: v[index] for k, v in part.items()}
 

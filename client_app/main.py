@@ -1,5 +1,6 @@
 """The ClientApp: Flower messages in, a node's work, Flower messages out."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -14,6 +15,7 @@ from client_app.record import record
 from client_app.stores import ContextStore, DeviceStore, DiskStore, MemoryStore, Mirrored, Store
 from strategies.core import wire
 from strategies.core.errors import BadInput
+from strategies.core.files import write_atomically
 from strategies.settings import Settings, parse
 
 # The stores of nodes that keep their clients' state in this process's memory, by run
@@ -45,6 +47,7 @@ def train(message: Message, context: Context) -> Message:
         wire.unpack(message.content.array_records[wire.ARRAYS]),
         cast(bool, note["evaluate"]),
     )
+    _leave_diagnostics(result, message, context)
     return _recorded(_reply(result, message), message, context, "train")
 
 
@@ -60,6 +63,7 @@ def evaluate(message: Message, context: Context) -> Message:
         cast(int, note["adapt"]),
         _place(message, context, "outcomes"),
     )
+    _leave_diagnostics(result, message, context)
     return _recorded(_reply(result, message), message, context, "evaluate")
 
 
@@ -113,6 +117,21 @@ def _place(message: Message, context: Context, what: str) -> Path | None:
     if not folder:
         return None
     return Path(folder) if own is None else own.predictors.with_name(what)
+
+
+def _leave_diagnostics(result: Result, message: Message, context: Context) -> None:
+    """Write a simulation's numbers about personal states into its folder.
+
+    No reply carries them, and a device writes them nowhere: they would leave with the folder.
+    """
+    note = _note(message)
+    folder = cast(str, note.get("diagnostics-dir", ""))
+    if not folder or not result.diagnostics or device(context.node_config) is not None:
+        return
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    numbers = {"round": note["round"], "clients": result.clients, **result.diagnostics}
+    name = f"{context.node_config.get('partition-id', 0)}.json"
+    write_atomically(Path(folder) / name, json.dumps(numbers).encode())
 
 
 def _introduce(node: Node, context: Context) -> RecordDict:

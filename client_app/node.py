@@ -159,6 +159,8 @@ class Result:
         Sum of their weights.
     metrics : dict
         For each measure a list with a number for each of ``clients``.
+    diagnostics : dict
+        The scheme's own numbers about personal states, likewise; no reply carries them.
     seconds : dict
         Where the time went.
     """
@@ -169,6 +171,7 @@ class Result:
     mean: Tree = field(default_factory=dict)
     weight: float = 0.0
     metrics: dict[str, list[float]] = field(default_factory=dict)
+    diagnostics: dict[str, list[float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: {"training": 0.0, "evaluation": 0.0})
 
 
@@ -315,10 +318,12 @@ class Node:
             own = cohort.predictors(scheme, work, payload, personal, batches, self._how)
         else:
             own = scheme.predictor(work, payload, Nothing())
-        shared = cohort.score(
-            task, scheme.shared(work.config, task, payload), x, y, real, own=False
-        )
+        received = scheme.shared(work.config, task, payload)
+        shared = cohort.score(task, received, x, y, real, own=False)
         scores = cohort.score(task, own, x, y, real, own=differ)
+        if flatten(personal) and adapt < 0:
+            for name, values in cohort.diagnostics(scheme, personal, received).items():
+                result.diagnostics.setdefault(name, []).extend(values)
         for name, one in (("shared", shared), ("personal", scores)):
             result.metrics.setdefault(f"{name}_loss", []).extend(one.loss.tolist())
             if task.classes:

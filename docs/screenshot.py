@@ -37,10 +37,10 @@ def main() -> None:
             cwd=ROOT,
         )
         with serving(Path(folder)) as visitor, browser() as page:
-            page.size(1200, 1180)
+            page.size(1200, 1745)
             page.scheme("light")
             page.open(f"http://127.0.0.1:{visitor.port}/")
-            page.wait("document.querySelectorAll('#clients tbody tr').length > 0")
+            page.wait("document.querySelectorAll('#spreads canvas').length > 0")
             time.sleep(1)  # the last of the runs is drawn
             page.picture(ROOT / "docs" / "dashboard.png", whole=False)
 

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from client_app.node import POOL
-from server_app.roster import Client, Roster, by_node, message
+from server_app.roster import Client, Roster, by_node, lost, message
 from strategies.core import wire
 from strategies.core.scheme import Federation, Member, Round
 from strategies.core.task import Task
@@ -47,6 +47,8 @@ class Report:
         Each client's numbers: ``{client: {"shared_loss": ...}}``.
     seconds : dict
         The slowest node's time by kind of work.
+    nodes : dict
+        The seconds each node that was asked worked, by its place; None for one that was silent.
     bytes_up, bytes_down : int
         Of the messages' contents.
     """
@@ -56,6 +58,7 @@ class Report:
     diverged: list[str] = field(default_factory=list)
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    nodes: dict[int, float | None] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
 
@@ -81,6 +84,8 @@ class SchemeStrategy(Strategy):
         Whether the task starts from another stage's weights, which nodes must be told.
     outcomes_dir : str
         Where simulated nodes write which examples their clients' models get right.
+    diagnostics_dir : str
+        Where simulated nodes write numbers about personal states; empty for real devices.
     """
 
     def __init__(
@@ -94,12 +99,13 @@ class SchemeStrategy(Strategy):
         stage: Stage | None = None,
         warm: bool = False,
         outcomes_dir: str = "",
+        diagnostics_dir: str = "",
     ) -> None:
         scheme = settings.scheme
         self.stage = stage or settings.stages[0]
         self.settings, self.task, self.roster = settings, task, roster
         self.state_dir, self.predictors_dir = state_dir, predictors_dir
-        self.outcomes_dir = outcomes_dir
+        self.outcomes_dir, self.diagnostics_dir = outcomes_dir, diagnostics_dir
         self.server = scheme.init_server(settings.scheme_config, task) if server is None else server
         self.report = Report()
         self.federation = Federation()
@@ -253,6 +259,7 @@ class SchemeStrategy(Strategy):
                 "clients": ids,
                 "weights": [self._weights[client] for client in ids],
                 "state-dir": self.state_dir,
+                "diagnostics-dir": self.diagnostics_dir,
                 "lr": self.settings.lr_in(round_, self.stage),
                 **note,
             }
@@ -271,6 +278,7 @@ class SchemeStrategy(Strategy):
     def _valid(self, round_: int, replies: Iterable[Message]) -> list[Message]:
         """The replies that count, in the order of the nodes; the rest goes into the report."""
         silent = dict(self._asked)
+        self.report.nodes = {group[0].place: None for group in self._asked.values()}
         valid: dict[int, Message] = {}
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -278,6 +286,7 @@ class SchemeStrategy(Strategy):
             if asked is None:
                 log(WARNING, "A reply of node %s in round %s was not asked for.", node, round_)
                 continue
+            self.report.nodes[asked[0].place] = None if lost(reply) else _seconds_of(reply)
             try:
                 self._check(round_, reply, asked)
             except Refused as why:
@@ -382,6 +391,15 @@ class SchemeStrategy(Strategy):
     @staticmethod
     def _weight(reply: Message) -> float:
         return float(cast(float, reply.content.metric_records[wire.METRICS]["weight"]))
+
+
+def _seconds_of(reply: Message) -> float:
+    """How long a node worked, by its own reckoning; 0 where it does not say."""
+    if reply.has_error():
+        return 0.0
+    told = reply.content.metric_records.get(wire.METRICS) or MetricRecord()
+    spent = [value for name, value in told.items() if name.startswith("seconds_")]
+    return float(sum(value for value in spent if isinstance(value, (int, float))))
 
 
 def _pool(clients: Sequence[Client]) -> Client:

@@ -19,7 +19,7 @@ from client_app.node import make_task
 from client_app.stores import DiskStore
 from server_app.adapter import Report, SchemeStrategy
 from server_app.divergence import stop_if_diverged
-from server_app.roster import DEPLOYED_PAUSE, Client, Roster, exchange, unanswered
+from server_app.roster import DEPLOYED_PAUSE, Client, Roster, by_node, exchange, unanswered
 from server_app.runfolder import Checkpoint, RunFolder, new_name
 from strategies.core.errors import BadInput, RunFailed
 from strategies.core.files import BadFile
@@ -76,10 +76,11 @@ def run(
     # A device has folders of its own and is told the run's name alone.
     home = Path(name) if deployed else states.absolute()
     predictors = Path("predictors") if deployed else folder.predictors.absolute()
+    diagnostics = None if deployed else folder.diagnostics.absolute()
     roster = Roster()
     roster.update(grid, told, str(home), stop, deployed)
     _hold_back(settings, roster)
-    begin = functools.partial(_strategy, told, predictors, home, roster)
+    begin = functools.partial(_strategy, told, predictors, diagnostics, home, roster)
     for stage in settings.stages:
         begin(stage).gather(1)  # what a scheme refuses must not leave a folder behind
     events: list[Event] = []
@@ -91,11 +92,13 @@ def run(
     folder.write_config(settings)
     folder.write_name(name)
     folder.rewrite_events(events)
+    folder.cut_history(saved.round if resume else 0)
     if not resume:
         strategy = begin(settings.stages[0])
         folder.write_checkpoint(0, strategy.settings.run.scheme, flatten(strategy.server))
         saved = folder.read_checkpoint()
     scores: dict[str, dict[str, float]] = {}
+    hosts: Event = {}
     for stage in settings.stages[saved.stage - 1 :]:
         if stage.number == saved.stage:
             strategy = begin(stage, folder.read_warm_start(stage.number), saved)
@@ -111,12 +114,16 @@ def run(
             trained = _train(strategy, grid, round_, stop)
             trained.seconds["round"] = time.perf_counter() - started  # without full evaluation
             event = _event(stage.name, roster, round_, trained)
+            if hosts != (hosts := _hosts(roster)):
+                event["hosts"] = hosts
             evaluated = None
             if _full_evaluation(chosen, round_, stage):
                 evaluated = _evaluate(strategy, grid, round_, stop)
                 scores = evaluated.scores
                 _add(event, roster, evaluated)
             event["seconds"] = time.perf_counter() - started
+            event["time"] = time.time()
+            _add_history(folder, round_, evaluated or trained)
             folder.append_event(event)
             if chosen.run.on_divergence == "stop":
                 stop_if_diverged(chosen, folder, [*events, event], trained, evaluated)
@@ -140,6 +147,7 @@ def run(
     if settings.run.pipeline:
         summary |= {"pipeline": settings.run.pipeline, "scheme": settings.stages[-1].name}
     folder.write_summary(summary)
+    folder.drop_diagnostics()
     return summary
 
 
@@ -174,6 +182,7 @@ def check_deployable(settings: Settings) -> None:
 def _strategy(
     told: Settings,
     predictors: Path,
+    diagnostics: Path | None,
     states: Path,
     roster: Roster,
     stage: Stage,
@@ -201,6 +210,7 @@ def _strategy(
         stage,
         warm=bool(warm),
         outcomes_dir=str(predictors.with_name("outcomes")),
+        diagnostics_dir=str(diagnostics or ""),
     )
 
 
@@ -294,6 +304,7 @@ def _event(stage: str, roster: Roster, round_: int, report: Report) -> Event:
         "stage": stage,
         "seconds": 0.0,
         "timing": report.seconds,
+        "nodes": report.nodes,
         "clients": report.clients,
         "failures": [{"client": c, "reason": why} for c, why in report.failures.items()],
         "bytes_up": report.bytes_up,
@@ -315,9 +326,38 @@ def _add(event: Event, roster: Roster, report: Report) -> None:
     event["failures"] += [{"client": c, "reason": why} for c, why in report.failures.items()]
     event["bytes_up"] += report.bytes_up
     event["bytes_down"] += report.bytes_down
+    for node, seconds in report.nodes.items():
+        spent = [one for one in (event["nodes"].get(node), seconds) if one is not None]
+        event["nodes"][node] = sum(spent) if spent else None
     event["evaluated"] = len(report.scores)
     event["metrics"] = _means(roster, report.scores)
     event |= _newcomers(roster, report)
+
+
+def _hosts(roster: Roster) -> Event:
+    """Which clients live where, and Flower's id of the node, which changes from run to run."""
+    return {
+        str(group[0].place): {"id": str(node), "clients": [client.id for client in group]}
+        for node, group in by_node(roster.clients.values()).items()
+    }
+
+
+def _add_history(folder: RunFolder, round_: int, report: Report) -> None:
+    """Note what every client that was evaluated did in a round, column by column."""
+    if not report.scores:
+        return
+    told = folder.read_diagnostics(round_)
+    rows = [{**report.scores[one], **told.get(one, {})} for one in sorted(report.scores)]
+    names = [*MEASURES, *dict.fromkeys(name for row in rows for name in row)]
+    columns = {name: [_short(row.get(name)) for row in rows] for name in names}
+    known = {n: values for n, values in columns.items() if any(v is not None for v in values)}
+    line = {"version": 1, "round": round_, "clients": sorted(report.scores), **known}
+    folder.append_history(line)
+
+
+def _short(value: float | None) -> float | None:
+    """As many digits as a chart or a table can use: a long run's history is large."""
+    return None if value is None else float(f"{value:.6g}")
 
 
 def _means(roster: Roster, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -389,7 +429,8 @@ def _diagnostics(strategy: SchemeStrategy, client: Client) -> dict[str, float]:
         personal = scheme.init_personal(config, strategy.task, client.train_examples)
     else:
         personal = unflatten(scheme.personal, state.tensors)
-    return scheme.diagnostics(personal, strategy.shared)
+    found = scheme.diagnostics(personal, strategy.shared)
+    return {name: float(value) for name, value in found.items()}
 
 
 def _summary(

@@ -1,6 +1,7 @@
 """A run's folder: what the run was told, what happened, how it ended, where to go on.
 
-Files appear whole or not at all, except ``events.jsonl``, which grows a line a round.
+Files appear whole or not at all, except ``events.jsonl`` and ``history.jsonl``, which grow a
+line a round.
 """
 
 import csv
@@ -9,6 +10,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +66,11 @@ class RunFolder:
     def outcomes(self) -> Path:
         """Which examples a simulation's clients get right."""
         return self.path / "outcomes"
+
+    @property
+    def diagnostics(self) -> Path:
+        """What a simulation's nodes last told of personal states, a file each."""
+        return self.path / "diagnostics"
 
     @property
     def checkpoint(self) -> Path:
@@ -155,26 +162,53 @@ class RunFolder:
 
     def append_event(self, event: Mapping[str, Any]) -> None:
         """Add a round's line to the log."""
-        with open(self.path / "events.jsonl", "a", encoding="utf-8") as file:
-            file.write(to_json(event) + "\n")
+        self._append("events.jsonl", event)
 
     def read_events(self, last: int) -> list[dict[str, Any]]:
         """The log's rounds up to the last; a line cut short by a crash is left out."""
-        events = []
         path = self.path / "events.jsonl"
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-            try:
-                event = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if event["round"] <= last:
-                events.append(event)
-        return events
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [event for event in map(_parsed, lines) if event and event["round"] <= last]
 
     def rewrite_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Replace the log, for a run that goes on from an earlier round."""
         lines = "".join(to_json(event) + "\n" for event in events)
         write_atomically(self.path / "events.jsonl", lines.encode())
+
+    def append_history(self, line: Mapping[str, Any]) -> None:
+        """Add what every client did in a round."""
+        self._append("history.jsonl", line)
+
+    def cut_history(self, last: int) -> None:
+        """Leave out the rounds after the last, and a line cut short by a crash."""
+        path = self.path / "history.jsonl"
+        kept = []
+        if path.exists():
+            with open(path, encoding="utf-8") as file:
+                for line in file:
+                    found = _parsed(line)
+                    if found and found["round"] <= last:
+                        kept.append(line)
+        write_atomically(path, "".join(kept).encode())
+
+    def read_diagnostics(self, round_: int) -> dict[str, dict[str, float]]:
+        """What a simulation's nodes told of personal states in a round: numbers by client."""
+        told: dict[str, dict[str, float]] = {}
+        for path in sorted(self.diagnostics.glob("*.json")):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found.pop("round") == round_:  # else a node that was not asked, or late
+                clients = found.pop("clients")
+                for place, client in enumerate(clients):
+                    told[client] = {name: values[place] for name, values in found.items()}
+        return told
+
+    def drop_diagnostics(self) -> None:
+        """Forget them once the history has them all."""
+        shutil.rmtree(self.diagnostics, ignore_errors=True)
+
+    def _append(self, name: str, line: Mapping[str, Any]) -> None:
+        with open(self.path / name, "a", encoding="utf-8") as file:
+            file.write(to_json(line) + "\n")
 
     def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the table of clients."""
@@ -188,6 +222,15 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write how the run ended."""
         write_atomically(self.path / "summary.json", (to_json(summary, indent=2) + "\n").encode())
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """A line of a log, or nothing where a crash cut it short."""
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return found
 
 
 def new_folder(settings: Settings) -> RunFolder:
@@ -264,7 +307,8 @@ def to_json(value: object, indent: int | None = None) -> str:
             return {name: known(one) for name, one in part.items()}
         return [known(one) for one in part] if isinstance(part, (list, tuple)) else part
 
-    return json.dumps(known(value), indent=indent, allow_nan=False)
+    separators = (",", ":") if indent is None else None  # a log is for programs, and large
+    return json.dumps(known(value), indent=indent, allow_nan=False, separators=separators)
 
 
 def read_toml(path: Path) -> dict[str, object]:

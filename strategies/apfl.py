@@ -202,10 +202,10 @@ def advise(config: Config, federation: Federation) -> str:
     return ""
 
 
-def diagnostics(personal: Personal, shared: Tree) -> dict[str, float]:
+def diagnostics(personal: Personal, shared: Tree) -> Tree:
     """α, the size of the own model, and its distance from the shared one."""
     return {
-        "alpha": float(personal.alpha),
+        "alpha": personal.alpha,
         "personal_norm": norm(personal.v),
         "drift": distance(personal.v, shared),
     }

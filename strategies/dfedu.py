@@ -155,7 +155,7 @@ def predictor(work: Work[Config], payload: Payload, personal: Personal) -> Tree:
     return mixed(work.config, payload, personal)
 
 
-def diagnostics(personal: Personal, shared: Tree) -> dict[str, float]:
+def diagnostics(personal: Personal, shared: Tree) -> Tree:
     """The size of the device's model and its distance from the mean."""
     return {"personal_norm": norm(personal.w), "drift": distance(personal.w, shared)}
 

@@ -84,7 +84,7 @@ def predictor(work: Work[Config], payload: Model, personal: Personal) -> Tree:
     return personal.v
 
 
-def diagnostics(personal: Personal, shared: Tree) -> dict[str, float]:
+def diagnostics(personal: Personal, shared: Tree) -> Tree:
     """The size of the personal model and its distance from the shared one."""
     return {"personal_norm": norm(personal.v), "drift": distance(personal.v, shared)}
 

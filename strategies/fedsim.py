@@ -117,9 +117,9 @@ def predictor(work: Work[object], payload: Model, personal: Personal) -> Tree:
     return merge(Parts(payload.w, personal.v))
 
 
-def diagnostics(personal: Personal, shared: Tree) -> dict[str, float]:
+def diagnostics(personal: Personal, shared: Tree) -> Tree:
     """The size of the personal part."""
-    return {"personal_norm": norm(personal.v) if personal.v else 0.0}
+    return {"personal_norm": norm(personal.v)}
 
 
 SCHEME = Scheme(

@@ -47,7 +47,7 @@ def aggregate(config: NoKeys, server: Any, uploads: Round) -> Any:
     return server
 
 
-def diagnostics(personal: Personal, shared: Tree) -> dict[str, float]:
+def diagnostics(personal: Personal, shared: Tree) -> Tree:
     """How far the client has gone on its own."""
     return {"personal_norm": norm(personal.w), "drift": distance(personal.w, shared)}
 

@@ -236,7 +236,7 @@ def shared(config: Config, task: Task, payload: Payload) -> Tree:
     return payload.mean
 
 
-def diagnostics(personal: Personal, shared: Tree) -> dict[str, float]:
+def diagnostics(personal: Personal, shared: Tree) -> Tree:
     """The size of the client's primal vector."""
     return {"personal_norm": norm(personal.primal)}
 

@@ -104,7 +104,7 @@ def predictor(work: Work[Config], payload: Model, personal: Personal) -> Tree:
     }
 
 
-def diagnostics(personal: Personal, shared: Tree) -> dict[str, float]:
+def diagnostics(personal: Personal, shared: Tree) -> Tree:
     """The size of θ and its distance from the shared model."""
     return {"personal_norm": norm(personal.theta), "drift": distance(personal.theta, shared)}
 

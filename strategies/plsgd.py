@@ -147,7 +147,7 @@ def newcomer(work: Work[Config], payload: Trail, shared: Tree) -> Tree:
     return add(shared, theta)
 
 
-def diagnostics(personal: Personal, shared: Tree) -> dict[str, float]:
+def diagnostics(personal: Personal, shared: Tree) -> Tree:
     """How far the client is from the shared model: the size of θ."""
     size = norm(personal.theta)
     return {"personal_norm": size, "drift": size}

@@ -101,7 +101,7 @@ def aggregate(config: Config, server: Pair, uploads: Round) -> Pair:
     )
 
 
-def diagnostics(personal: Personal, shared: Tree) -> dict[str, float]:
+def diagnostics(personal: Personal, shared: Tree) -> Tree:
     """The size of the client's control variate."""
     return {"personal_norm": norm(personal.c)}
 

@@ -7,9 +7,11 @@ const FIXED = ["client", "node", "train_examples", "test_examples", "joined", "s
   "shared_loss", "personal_accuracy", "personal_loss", "change", "trained", "last_seen", "failures"];
 const WORDS = { train_examples: "examples", shared_accuracy: "shared", personal_accuracy: "personal",
   change: "difference", shared_loss: "shared loss", personal_loss: "personal loss",
-  last_seen: "last seen", test_examples: "test examples" };
+  last_seen: "last seen", test_examples: "test examples", alpha: "α", drift: "distance" };
+const PERSONAL = { alpha: "α, the share of the own model", personal_norm: "Size of what is personal, ‖θ‖",
+  drift: "Distance between personal and shared" };
 
-const state = { runs: [], shown: new Set(), focus: "", details: new Map(), sort: "client", down: false,
+const state = { runs: [], shown: new Set(), focus: "", details: new Map(), histories: new Map(), client: "", sort: "client", down: false,
   colours: new Map(), chosen: false };
 const $ = (id) => document.getElementById(id);
 
@@ -97,7 +99,7 @@ function showCurves() {
     const series = shown.map((run) => {
       const curve = state.details.get(run.name).curve, name = `${whose}_${what}`;
       return { label: shown.length > 1 ? title(run) : whose, colour: colourOf(run.name), x: curve.round,
-        y: curve[name], low: curve[`${name}_p10`], high: curve[`${name}_p90`] };
+        y: curve[name], bands: [[curve[`${name}_p10`], curve[`${name}_p90`]]] };
     });
     Charts.lines($(whose), series, [...marks.values()], { title: `${whose} ${what} over rounds` });
   }
@@ -140,8 +142,11 @@ function chosenRows(rows) {
     });
 }
 
+// The history has newer numbers than the table of a run that goes on, but takes longer to read.
+const clientRows = () => state.histories.get(state.focus)?.clients ?? state.details.get(state.focus)?.clients ?? [];
+
 function showClients() {
-  const rows = state.details.get(state.focus)?.clients ?? [];
+  const rows = clientRows();
   const names = columns(rows), chosen = chosenRows(rows);
   const held = document.activeElement?.dataset?.column;
   const head = make("tr");
@@ -179,32 +184,51 @@ function clientRow(row, names) {
   return line;
 }
 
-function showOwn() {
-  const rows = state.details.get(state.focus)?.clients ?? [];
-  const own = columns(rows).filter((name) => !FIXED.includes(name));
-  const wanted = ["change", ...own].filter((name) => rows.some((row) => typeof row[name] === "number"));
-  const place = $("own");
-  if ([...place.children].map((one) => one.dataset.name).join() !== wanted.join()) {
-    place.replaceChildren(...wanted.map((name) => {
+// A figure for each name, made anew only when the names change; returns their canvases.
+function figures(place, captions) {
+  const names = Object.keys(captions);
+  if ([...place.children].map((one) => one.dataset.name).join() !== names.join()) {
+    place.replaceChildren(...names.map((name) => {
       const figure = make("figure", null, { "data-name": name });
-      const words = name === "change" ? "Difference, personal less shared" : name.replaceAll("_", " ");
-      figure.append(make("figcaption", `${words}: how many clients`), make("canvas", null, { role: "img" }));
+      figure.append(make("figcaption", captions[name]), make("canvas", null, { role: "img" }));
       return figure;
     }));
   }
-  for (const figure of place.children) {
-    const name = figure.dataset.name;
-    Charts.bars(figure.querySelector("canvas"), rows.map((row) => row[name] ?? null), { title: WORDS[name] ?? name });
+  return Object.fromEntries([...place.children].map((one) => [one.dataset.name, one.querySelector("canvas")]));
+}
+
+const word = (name) => WORDS[name] ?? name.replaceAll("_", " ");
+
+function showOwn() {
+  const rows = clientRows();
+  const own = columns(rows).filter((name) => !FIXED.includes(name));
+  const wanted = ["change", ...own].filter((name) => rows.some((row) => typeof row[name] === "number"));
+  const captions = wanted.map((name) => [name, `Clients by ${word(name)}`]);
+  for (const [name, canvas] of Object.entries(figures($("own"), Object.fromEntries(captions)))) {
+    Charts.bars(canvas, rows.map((row) => row[name] ?? null), { title: `Clients by ${word(name)}` });
+  }
+}
+
+function showSpreads() {
+  const spreads = state.histories.get(state.focus)?.spreads ?? {};
+  const there = Object.entries(PERSONAL).filter(([name]) => spreads[name]);
+  $("personal-part").hidden = !there.length;
+  const marks = state.details.get(state.focus)?.stages ?? [];
+  for (const [name, canvas] of Object.entries(figures($("spreads"), Object.fromEntries(there)))) {
+    const one = spreads[name];
+    Charts.lines(canvas, [{ label: "median", colour: "--c0", x: one.round, y: one.p50,
+      bands: [[one.p25, one.p75], [one.p10, one.p90]] }], marks, { title: PERSONAL[name] });
   }
 }
 
 async function openClient(name) {
   const found = await ask("api/client", { run: state.focus, client: name });
+  state.client = name;
   const run = state.runs.find((one) => one.name === state.focus);
   $("client-title").textContent = `Client ${name}`;
   $("client-row").replaceChildren(...Object.entries(found.row).filter(([key]) => key !== "client").map(([key, value]) => {
     const entry = make("div");
-    entry.append(make("dt", WORDS[key] ?? key.replaceAll("_", " ")),
+    entry.append(make("dt", word(key)),
       make("dd", typeof value === "number" ? Charts.short(value) : value ?? "–"));
     return entry;
   }));
@@ -212,6 +236,7 @@ async function openClient(name) {
     make("li", `round ${one.round}: ${one.reason}`)));
   if (!$("client").open) $("client").showModal();
   const rounds = Math.max(1, run.round), width = Math.min(rounds, 400);
+  showCourse(found.course, rounds);
   const counts = new Array(width).fill(0);
   const at = (round) => Math.min(width - 1, Math.floor(((round - 1) * width) / rounds));
   found.trained.forEach((round) => { counts[at(round)]++; });
@@ -220,6 +245,45 @@ async function openClient(name) {
   Charts.cells($("history"), { width, height: 1, clients: 1, first: 1, last: rounds,
     cells: btoa(String.fromCharCode(...cells)) });
   $("history").setAttribute("aria-label", `Trained in ${found.trained.length} of ${rounds} rounds, failed in ${found.failures.length}.`);
+}
+
+function showCourse(course, rounds) {
+  const what = course.shared_accuracy ? "accuracy" : "loss";
+  const captions = {};
+  if (course.shared_accuracy || course.shared_loss) captions[what] = `Its ${what} over the rounds`;
+  for (const name of Object.keys(PERSONAL)) if (course[name]) captions[name] = PERSONAL[name];
+  for (const [name, canvas] of Object.entries(figures($("client-course"), captions))) {
+    const series = name !== what ? [{ label: word(name), colour: "--c2", x: course.round, y: course[name] }]
+      : [["shared", "--same"], ["personal", "--c0"]].map(([whose, colour]) =>
+        ({ label: whose, colour, x: course.round, y: course[`${whose}_${what}`] }));
+    Charts.lines(canvas, series, [], { title: captions[name], rounds: [1, rounds], dots: true });
+    if (name !== what) continue;
+    const place = canvas.nextElementSibling ?? canvas.parentElement.appendChild(make("p", null, { class: "legend" }));
+    legend(place, series.map((one) => [one.colour, one.label]));
+  }
+}
+
+// Nodes
+
+function moment(seconds) {
+  if (seconds === null) return "–";
+  const then = new Date(seconds * 1000), today = new Date().toDateString() === then.toDateString();
+  return today ? then.toLocaleTimeString() : then.toLocaleString();
+}
+
+function showNodes() {
+  const nodes = state.details.get(state.focus)?.nodes ?? [];
+  $("nodes-part").hidden = !nodes.length;
+  $("nodes").querySelector("tbody").replaceChildren(...nodes.slice(0, MOST_ROWS).map((node) => {
+    const row = make("tr");
+    const which = node.names.join(", ") + (node.clients > node.names.length ? ", …" : "");
+    const late = node.missed ? " hurt" : "";
+    row.append(make("td", node.node, { title: `Flower's id: ${node.id}` }), make("td", node.clients, { class: "number" }),
+      make("td", which, { class: "names" }), make("td", node.last_seen ?? "never", { class: "number" }),
+      make("td", moment(node.time)), make("td", Charts.short(node.seconds), { class: "number" }),
+      make("td", node.missed, { class: `number${late}` }), make("td", node.failures, { class: "number" }));
+    return row;
+  }));
 }
 
 // Rounds
@@ -251,10 +315,26 @@ function showRounds() {
 function show() {
   showRuns();
   showCurves();
-  showClients();
-  showOwn();
+  showHistory();
+  showNodes();
   showRounds();
   document.body.dataset.ready = "yes";
+}
+
+function showHistory() {
+  showClients();
+  showOwn();
+  showSpreads();
+}
+
+async function loadHistory() {
+  const name = state.focus;
+  if (!state.details.has(name)) return;
+  try { state.histories.set(name, await ask("api/history", { name })); }
+  catch { state.histories.delete(name); }
+  if (name !== state.focus) return;
+  showHistory();
+  if ($("client").open) await openClient(state.client).catch(() => {});
 }
 
 async function load(names) {
@@ -274,10 +354,15 @@ async function refresh(changed) {
   while (waiting.size) {
     choose();
     const wanted = [...waiting].filter((name) => state.shown.has(name) || name === state.focus);
-    waiting.forEach((name) => { if (!wanted.includes(name)) state.details.delete(name); });
+    waiting.forEach((name) => {
+      if (!wanted.includes(name)) state.details.delete(name);
+      if (name !== state.focus) state.histories.delete(name);
+    });
     waiting = new Set();
+    const fresh = wanted.includes(state.focus);
     await load(wanted);
     show();
+    if (fresh) await loadHistory();
     await new Promise((done) => setTimeout(done, 300));
   }
   busy = false;
@@ -309,6 +394,7 @@ $("focus").addEventListener("change", async () => {
   state.focus = $("focus").value;
   await load(missing());
   show();
+  if (!state.histories.has(state.focus)) await loadHistory();
 });
 $("find").addEventListener("input", showClients);
 $("only").addEventListener("change", showClients);

@@ -109,12 +109,13 @@ const Charts = (() => {
     });
   }
 
-  // series: [{label, colour, x, y, low, high}], marks: [[x, text]]
+  // series: [{label, colour, x, y, bands: [[low, high], ...]}], the widest band last; marks: [[x, text]]
   function lines(canvas, series, marks, words) {
     const shown = series.filter((one) => one.y && one.y.some((v) => v !== null));
     if (!shown.length) return empty(canvas, words.none || "nothing to show yet");
-    const xs = range(shown.flatMap((one) => [one.x[0], one.x[one.x.length - 1]]), 0.01);
-    const ys = range(shown.flatMap((one) => [...one.y, ...(one.low || []), ...(one.high || [])]));
+    const xs = range(words.rounds ?? shown.flatMap((one) => [one.x[0], one.x[one.x.length - 1]]), 0.01);
+    const bandsOf = (one) => (one.bands || []).filter((band) => band[0] && band[1]);
+    const ys = range(shown.flatMap((one) => [...one.y, ...bandsOf(one).flat(2)]));
     if (words.zero) ys[0] = 0;
     const said = shown.map((one) =>
       `${one.label}: ${short(one.y.find((v) => v !== null))} in round ${one.x[0]}, ` +
@@ -134,11 +135,11 @@ const Charts = (() => {
       }
       for (const one of shown) {
         g.fillStyle = g.strokeStyle = colour(one.colour);
-        if (one.low && one.high) {
+        for (const [low, high] of bandsOf(one)) {
           g.globalAlpha = 0.14;
           g.beginPath();
-          one.x.forEach((v, n) => g.lineTo(f.x(v), f.y(one.high[n] ?? one.y[n] ?? ys[0])));
-          for (let n = one.x.length - 1; n >= 0; n--) g.lineTo(f.x(one.x[n]), f.y(one.low[n] ?? one.y[n] ?? ys[0]));
+          one.x.forEach((v, n) => g.lineTo(f.x(v), f.y(high[n] ?? one.y[n] ?? ys[0])));
+          for (let n = one.x.length - 1; n >= 0; n--) g.lineTo(f.x(one.x[n]), f.y(low[n] ?? one.y[n] ?? ys[0]));
           g.fill();
           g.globalAlpha = 1;
         }
@@ -152,14 +153,18 @@ const Charts = (() => {
           pen = true;
         });
         g.stroke();
-        if (one.x.length === 1) { g.beginPath(); g.arc(f.x(one.x[0]), f.y(one.y[0]), 3, 0, 7); g.fill(); }
+        if (one.x.length === 1 || (words.dots && one.x.length < 60)) one.x.forEach((v, n) => {
+          if (one.y[n] !== null) { g.beginPath(); g.arc(f.x(v), f.y(one.y[n]), 3, 0, 7); g.fill(); }
+        });
       }
       if (hover === null || hover.x < f.left || hover.x > f.right) return;
       const at = xs[0] + ((hover.x - f.left) / f.wide) * (xs[1] - xs[0]);
       const found = shown.map((one) => {
         let best = 0;
         one.x.forEach((v, n) => { if (Math.abs(v - at) < Math.abs(one.x[best] - at)) best = n; });
-        return { round: one.x[best], text: `${one.label}  ${short(one.y[best])}`, colour: colour(one.colour) };
+        const [low, high] = bandsOf(one).pop() ?? [];
+        const width = low ? `  (${short(low[best])} to ${short(high[best])})` : "";
+        return { round: one.x[best], text: `${one.label}  ${short(one.y[best])}${width}`, colour: colour(one.colour) };
       });
       const place = f.x(found[0].round);
       g.strokeStyle = colour("--same");
@@ -247,7 +252,7 @@ const Charts = (() => {
     const bins = new Array(count).fill(0);
     for (const v of known) bins[Math.min(count - 1, Math.floor(((v - xs[0]) / (xs[1] - xs[0])) * count))]++;
     const mean = known.reduce((a, b) => a + b, 0) / known.length;
-    keep(canvas, `${words.title} of ${known.length} clients: from ${short(Math.min(...known))} to ` +
+    keep(canvas, `${words.title}: ${known.length} clients, from ${short(Math.min(...known))} to ` +
       `${short(Math.max(...known))}, mean ${short(mean)}.`, () => {
       const f = frame(canvas, xs, [0, Math.max(...bins) * 1.08], {});
       f.g.fillStyle = colour("--c0");

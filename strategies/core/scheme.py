@@ -201,7 +201,7 @@ def tune(work: Work[Any], payload: Any, shared: Tree) -> Tree:
     return descend(work.task.loss, shared, work.batches, work.sgd)
 
 
-def no_diagnostics(personal: Any, shared: Tree) -> dict[str, float]:
+def no_diagnostics(personal: Any, shared: Tree) -> Tree:
     """Nothing to tell about the personal state."""
     return {}
 
@@ -267,7 +267,8 @@ class Scheme:
         ``(config, task, payload) -> Tree``: the shared model as every client
         would use it unchanged.
     diagnostics : callable
-        ``(personal, shared) -> {name: number}``, for a client's own log.
+        ``(personal, shared) -> {name: number}``: what may be told of a client's personal
+        state in a simulation.
     """
 
     name: str
@@ -303,7 +304,7 @@ class Scheme:
     shared: Callable[[Any, Task, Any], Tree] = received_model
     draws: Callable[[Any, int], int] = one_a_step
     adapts: Callable[[Any], int] = no_adaptation
-    diagnostics: Callable[[Any, Tree], dict[str, float]] = no_diagnostics
+    diagnostics: Callable[[Any, Tree], Tree] = no_diagnostics
 
     @property
     def state_kind(self) -> str:

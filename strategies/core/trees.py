@@ -46,16 +46,16 @@ def detach(tree: Tree) -> Tree:
     return {name: value.detach() for name, value in tree.items()}
 
 
-def distance(one: Tree, other: Tree) -> float:
+def distance(one: Tree, other: Tree) -> Tensor:
     """Euclidean distance between two trees."""
     return norm({name: one[name] - other[name] for name in one})
 
 
-def norm(tree: Tree) -> float:
-    """Euclidean norm of all the values together."""
-    return float(
-        torch.stack([value.double().square().sum() for value in tree.values()]).sum().sqrt()
-    )
+def norm(tree: Tree) -> Tensor:
+    """Euclidean norm of all the values together, which is 0 for an empty tree."""
+    wide = torch.float64  # squares of float32 overflow
+    sizes = [torch.linalg.vector_norm(value, dtype=wide) for value in tree.values()]
+    return torch.linalg.vector_norm(torch.stack(sizes)) if sizes else torch.zeros((), dtype=wide)
 
 
 def size_in_bytes(tree: Tree) -> int:

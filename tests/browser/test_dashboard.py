@@ -42,16 +42,29 @@ def page(chromium: Page) -> Iterator[Page]:
     chromium.open("about:blank")
 
 
-def many(path: Path, clients: int, rounds: int) -> Path:
-    """A finished run of many clients and rounds, some of which fail."""
+OWN = ("alpha", "personal_norm", "drift")
+
+
+def many(path: Path, clients: int, rounds: int, own: tuple[str, ...] = OWN) -> Path:
+    """A finished run of many clients and rounds, some of which fail, with all its history."""
     rng = np.random.default_rng(0)
     ids = [f"{n:04d}" for n in range(clients)]
     lines = []
+    hosts = {str(n): {"id": str(100 + n), "clients": ids[n::2]} for n in range(2)}
     for number in range(1, rounds + 1):
         chosen = [one for one, there in zip(ids, rng.random(clients) < 0.7, strict=True) if there]
         failed = [{"client": ids[number % clients], "reason": "no reply in time"}]
-        lines.append(event(number, clients=chosen, failures=failed if number % 5 == 0 else []))
+        more: dict[str, object] = {"nodes": {"0": 1.5, "1": None if number > 1 else 2.5}}
+        more |= {"time": 1e9 + number, "hosts": hosts if number == 1 else {}}
+        failures = failed if number % 5 == 0 else []
+        lines.append(event(number, clients=chosen, failures=failures, **more))
     write_run(path, "\n".join(lines) + "\n", rounds=rounds)
+    names = [f"{whose}_{what}" for whose in ("shared", "personal") for what in ("accuracy", "loss")]
+    with open(path / "history.jsonl", "w") as file:
+        for number in range(1, rounds + 1):
+            columns = {name: rng.random(clients).round(6).tolist() for name in (*names, *own)}
+            told = {"version": 1, "round": number, "clients": ids, **columns}
+            file.write(json.dumps(told, separators=(",", ":")) + "\n")
     table = ["client,node,train_examples,test_examples,shared_accuracy,personal_accuracy,alpha"]
     for place, one in enumerate(ids):
         change = 0.1 if place % 3 else -0.1
@@ -110,6 +123,133 @@ def test_clients_are_sorted_filtered_and_opened(page: Page, tmp_path: Path) -> N
         page.wait("!document.getElementById('client').open")
 
 
+def test_a_client_shows_its_own_history(page: Page, tmp_path: Path) -> None:
+    run = many(tmp_path / "run", 3, 4)
+    line = {"clients": ["0001", "0002"], "shared_accuracy": [0.25, 0.5], "alpha": [0.125, 0.5]}
+    line |= {"personal_accuracy": [0.375, 0.5]}
+    history = [json.dumps(line | {"round": 1}), json.dumps(line | {"round": 3})[:50]]
+    last = {"clients": ["0001"], "shared_accuracy": [0.75], "personal_accuracy": [0.875]}
+    history.append(json.dumps(last | {"alpha": [0.625], "round": 4}))
+    (run / "history.jsonl").write_text("\n".join(history) + "\n")
+    with serving(tmp_path) as visitor:
+        visit(page, visitor.port)
+        page.run("document.querySelector('[data-client=\"0001\"]').click()")
+        page.wait("document.getElementById('client').open")
+        charts = "document.querySelectorAll('#client-course canvas')"
+        page.wait(f"{charts}.length === 2")
+        said = page.run(f"[...{charts}].map((one) => one.getAttribute('aria-label'))")
+        assert said[0] == (
+            "Its accuracy over the rounds. shared: 0.25 in round 1, 0.75 in round 4; "
+            "personal: 0.375 in round 1, 0.875 in round 4."
+        )
+        assert said[1].endswith("α: 0.125 in round 1, 0.625 in round 4.")
+        assert page.run(f"{charts}[0].getBoundingClientRect().width") > 100
+        page.press("Escape")
+        page.run("document.querySelector('[data-client=\"0000\"]').click()")
+        page.wait("document.getElementById('client').open")
+        page.wait(f"{charts}.length === 0")  # it was never evaluated
+
+
+def test_an_open_client_follows_the_run(page: Page, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", event(1, clients=["a"]) + "\n", rounds=3)
+    line = {"round": 1, "clients": ["a"], "shared_accuracy": [0.25], "personal_accuracy": [0.5]}
+    (run / "history.jsonl").write_text(json.dumps(line) + "\n")
+    with serving(tmp_path) as visitor:
+        visit(page, visitor.port)
+        shared = f"{ROWS}[0].cells[1].textContent"
+        page.wait(f"{shared} === '0.25'")  # long before the run's table is there
+        page.run("document.querySelector('[data-client=a]').click()")
+        page.wait("document.getElementById('client').open")
+        with open(run / "history.jsonl", "a") as file:
+            file.write(json.dumps(line | {"round": 2, "shared_accuracy": [0.75]}) + "\n")
+        with open(run / "events.jsonl", "a") as file:
+            file.write(event(2, clients=["a"]) + "\n")
+        said = "document.querySelector('#client-course canvas').getAttribute('aria-label')"
+        page.wait(f"{said}.includes('0.75 in round 2')", 5)
+        assert page.run(shared) == "0.75"
+
+
+def test_what_is_personal_is_shown_where_a_run_has_it(page: Page, tmp_path: Path) -> None:
+    many(tmp_path / "apfl", 20, 5)
+    many(tmp_path / "plsgd", 20, 5, own=("personal_norm", "drift"))
+    many(tmp_path / "fedavg", 20, 5, own=())
+    drawn = "[...document.querySelectorAll('#spreads figure')].map((one) => one.dataset.name)"
+    with serving(tmp_path) as visitor:
+        visit(page, visitor.port)
+        for run, names in {"apfl": OWN, "plsgd": OWN[1:], "fedavg": (), "apfl ": OWN}.items():
+            page.run(
+                f"document.getElementById('focus').value = '{run.strip()}';"
+                "document.getElementById('focus').dispatchEvent(new Event('change'))"
+            )
+            hidden = "document.getElementById('personal-part').hidden"
+            page.wait(f"{drawn}.join() === '{','.join(names)}'")
+            assert page.run(hidden) == (not names)
+        said = page.run("document.querySelector('#spreads canvas').getAttribute('aria-label')")
+        assert said.startswith("α, the share of the own model. median: ")
+        colours = page.run(
+            "(() => { const c = document.querySelector('#spreads canvas');"
+            "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+            "return new Set(new Uint32Array(d.buffer)).size; })()"
+        )
+        assert colours > 3  # a line and its two bands, not an empty frame
+
+
+def test_nodes_are_shown_with_their_last_contact(page: Page, tmp_path: Path) -> None:
+    many(tmp_path / "run", 30, 5)
+    write_run(tmp_path / "old", event(1) + "\n")
+    with serving(tmp_path) as visitor:
+        visit(page, visitor.port)
+        page.run(
+            "document.getElementById('focus').value = 'run';"
+            "document.getElementById('focus').dispatchEvent(new Event('change'))"
+        )
+        rows = "[...document.querySelectorAll('#nodes tbody tr')]"
+        page.wait(f"{rows}.length === 2")
+        cells = page.run(f"{rows}.map((row) => [...row.cells].map((one) => one.textContent))")
+        assert [(one[0], one[1], one[3], one[6]) for one in cells] == [
+            ("0", "15", "5", "0"),
+            ("1", "15", "1", "4"),  # heard of in round 1, then four times in vain
+        ]
+        assert cells[0][2] == "0000, 0002, 0004, 0006, 0008, 0010, 0012, 0014, …"
+        assert "2001" in cells[0][4]  # the year of 1e9 seconds
+        page.run(
+            "document.getElementById('focus').value = 'old';"
+            "document.getElementById('focus').dispatchEvent(new Event('change'))"
+        )
+        page.wait("document.getElementById('nodes-part').hidden")
+
+
+def test_the_page_can_be_used_from_the_keyboard(page: Page, tmp_path: Path) -> None:
+    many(tmp_path / "run", 5, 3)
+    with serving(tmp_path) as visitor:
+        visit(page, visitor.port)
+        page.run("document.getElementById('only').focus()")
+        page.press("Tab")  # the table, to scroll it
+        page.press("Tab")
+        focus = "document.activeElement"
+        assert page.run(f"{focus}.dataset.column") == "client"
+        assert page.run(f"getComputedStyle({focus}).outlineStyle") == "solid"
+        page.press("Enter")
+        assert page.run("document.querySelector('[aria-sort=descending]')?.textContent") == (
+            "client ↓"
+        )
+        assert page.run(f"{focus}.dataset.column") == "client"  # it is still there
+        page.press("Enter")
+        assert page.run(NAMES)[0] == "0000"
+
+
+def test_the_table_of_clients_fits_a_desktop(page: Page, tmp_path: Path) -> None:
+    many(tmp_path / "run", 30, 10)
+    table = (tmp_path / "run" / "clients.csv").read_text().splitlines()
+    rows = [f"{row},12.345678,1.2345678" for row in table[1:]]
+    text = "\n".join([f"{table[0]},personal_norm,drift", *rows]) + "\n"
+    (tmp_path / "run" / "clients.csv").write_text(text)
+    with serving(tmp_path) as visitor:
+        visit(page, visitor.port)
+        region = "document.getElementById('clients').parentElement"
+        assert page.run(f"{region}.scrollWidth <= {region}.clientWidth")
+
+
 def test_runs_are_overlaid_and_told_to_screen_readers(page: Page, tmp_path: Path) -> None:
     for name in ("apfl", "fedavg"):
         write_run(tmp_path / name, event(1) + "\n" + event(2) + "\n", scheme=name)
@@ -142,6 +282,9 @@ def test_a_thousand_clients_and_rounds_are_there_in_two_seconds(page: Page, tmp_
             page.wait(f"{ROWS}.length === 500")
             took.append(time.monotonic() - started)
         assert min(took) < 2
+        # The history has been read: this process serves it, and must be free to look at its clock.
+        spread = "document.querySelector('#spreads canvas')?.getAttribute('aria-label') ?? ''"
+        page.wait(f"({spread}).includes('in round 1000')")
         started = time.monotonic()
         page.run("document.querySelector('[data-column=alpha]').click()")
         assert time.monotonic() - started < 1
@@ -151,6 +294,12 @@ def test_a_thousand_clients_and_rounds_are_there_in_two_seconds(page: Page, tmp_
             "return new Set(d).size; })()"
         )
         assert page.run(painted) > 10
+        started = time.monotonic()
+        page.run("document.querySelector('[data-client]').click()")
+        page.wait("document.querySelectorAll('#client-course canvas').length > 1")
+        assert time.monotonic() - started < 1
+        told = visitor.get("/api/history", {"name": "run"}).text
+        assert len(told) < 1_000_000  # of 70 million that the file has
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -113,7 +113,11 @@ def test_nothing_of_the_run_is_written_outside_a_devices_folder(
 ) -> None:
     run = deployed(save_predictors=True)
     names = {path.name for path in run.path.iterdir()}
-    assert names == {"config.toml", "events.jsonl", "clients.csv", "summary.json", "server"}
+    logs = {"events.jsonl", "history.jsonl"}
+    assert names == {"config.toml", "clients.csv", "summary.json", "server", *logs}
+    told = [json.loads(one) for one in (run.path / "history.jsonl").read_text().splitlines()]
+    assert told
+    assert not {"alpha", "personal_norm", "drift"} & {name for line in told for name in line}
     assert (tmp_path / "devices/001/predictors/001.safetensors").exists()
 
 

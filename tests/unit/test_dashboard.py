@@ -14,7 +14,18 @@ import numpy as np
 import pytest
 
 from bouquet.dashboard import HEADERS, make_app, serve
-from bouquet.follow import MOST_CELLS, MOST_POINTS, Log, Watch, details, history, overview
+from bouquet.follow import (
+    MOST_CELLS,
+    MOST_POINTS,
+    History,
+    Log,
+    Watch,
+    details,
+    histories,
+    history,
+    overview,
+)
+from bouquet.history import Line
 from bouquet.runs import read
 from strategies.core.errors import BadInput
 from tests.conftest import Run
@@ -90,6 +101,163 @@ def test_a_real_run_is_shown_as_its_folder_tells(start: Callable[..., Run]) -> N
     told = history(found, rows[0]["client"])
     assert told is not None
     assert told["trained"] == [1, 2]
+
+
+# Clients' histories
+
+
+def line(round_: int, **columns: object) -> str:
+    """A line of the history of two clients."""
+    return json.dumps({"version": 1, "round": round_, "clients": ["a", "b"], **columns})
+
+
+def written(run: Path, *lines: str) -> list[Line]:
+    (run / "history.jsonl").write_text("\n".join(lines) + "\n")
+    return History(run / "history.jsonl").update()
+
+
+def test_a_clients_own_numbers_over_the_rounds(visit: Visit, runs: Path) -> None:
+    alone = {"round": 2, "clients": ["b"], "shared_accuracy": [0.75]}
+    written(
+        runs / "one",
+        line(1, shared_accuracy=[0.1, 0.2], alpha=[0.5, 0.6]),
+        json.dumps(alone),
+        line(3, shared_accuracy=[0.3, None], alpha=[0.7, 0.8]),
+    )
+    told = visit(runs).get("/api/client", {"run": "one", "client": "a"}).json()["course"]
+    assert told == {"round": [1, 3], "shared_accuracy": [0.1, 0.3], "alpha": [0.5, 0.7]}
+    told = visit(runs).get("/api/client", {"run": "one", "client": "b"}).json()["course"]
+    assert told == {
+        "round": [1, 2, 3],
+        "shared_accuracy": [0.2, 0.75, None],
+        "alpha": [0.6, None, 0.8],
+    }
+
+
+def test_what_is_personal_is_told_as_percentiles(visit: Visit, runs: Path) -> None:
+    """Of 0 to 10 in eleven clients, the percentiles are the numbers themselves."""
+    ids = [f"{n:02d}" for n in range(11)]
+    lines = [{"round": 1, "clients": ids, "alpha": list(range(11)), "shared_loss": [1.0] * 11}]
+    lines.append({"round": 2, "clients": ids[:2], "alpha": [None, 3.0]})
+    lines.append({"round": 3, "clients": ids[:1], "alpha": [None]})
+    written(runs / "one", *map(json.dumps, lines))
+    told = visit(runs).get("/api/history", {"name": "one"}).json()["spreads"]
+    assert told.keys() == {"alpha"}  # not the loss, and nothing this scheme does not have
+    assert told["alpha"]["round"] == [1, 2]
+    wanted = {"p10": 1, "p25": 2.5, "p50": 5, "p75": 7.5, "p90": 9}
+    assert {name: told["alpha"][name][0] for name in wanted} == wanted
+    assert {told["alpha"][name][1] for name in wanted} == {3.0}
+
+
+def test_a_run_without_a_history_is_shown_all_the_same(visit: Visit, runs: Path) -> None:
+    told = visit(runs).get("/api/history", {"name": "one"}).json()
+    assert told["spreads"] == {}
+    assert [row["client"] for row in told["clients"]] == ["a", "b"]
+    told = visit(runs).get("/api/client", {"run": "one", "client": "a"}).json()
+    assert told["course"] == {"round": []}
+
+
+def test_the_table_of_a_run_that_goes_on_has_the_newest_numbers(runs: Path) -> None:
+    (runs / "one" / "clients.csv").write_text("client,shared_accuracy\na,0.25\nb,0.25\n")
+    lines = written(
+        runs / "one",
+        line(1, shared_accuracy=[0.1, 0.2], personal_accuracy=[0.1, 0.2]),
+        json.dumps({"round": 2, "clients": ["a"], "shared_accuracy": [0.5]}),
+    )
+    rows = {row["client"]: row for row in histories(read(runs / "one"), lines)["clients"]}
+    assert (rows["a"]["shared_accuracy"], rows["b"]["shared_accuracy"]) == (0.5, 0.2)
+    with open(runs / "one" / "events.jsonl", "a") as file:
+        file.write(event(3) + "\n")
+    (runs / "one" / "summary.json").write_text('{"helped": 1}')
+    rows = {row["client"]: row for row in histories(read(runs / "one"), lines)["clients"]}
+    assert rows["a"]["shared_accuracy"] == 0.25  # it has ended: the table is the last word
+    assert rows["b"]["personal_accuracy"] == 0.2
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '{"round": 2, "clients": ["a", "b"], "alpha": [0.',
+        "",
+        "nonsense",
+        "[1]",
+        "3",
+        '{"clients": ["a"]}',
+        '{"round": 2}',
+        '{"round": "x", "clients": ["a"], "alpha": [1]}',
+        '{"round": 2, "clients": "a", "alpha": [1]}',
+        '{"round": 2, "clients": [1], "alpha": [1]}',
+        '{"round": 2, "clients": ["a"], "alpha": [1, 2]}',
+        '{"round": 2, "clients": ["a"], "alpha": ["x"]}',
+        '{"round": 2, "clients": ["a"], "alpha": [[1]]}',
+        '{"round": 2, "clients": ["a"], "alpha": 1}',
+    ],
+)
+def test_a_broken_line_of_the_history_is_skipped(runs: Path, broken: str) -> None:
+    lines = written(runs / "one", line(1, alpha=[1, 2]), broken, line(3, alpha=[1, 2]))
+    assert [one.round for one in lines] == [1, 3]
+
+
+def test_a_half_written_line_waits_for_its_rest(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    history = History(path)
+    assert history.update() == []
+    path.write_text(line(1, alpha=[1, 2]) + "\n" + line(2, alpha=[1, 2])[:30])
+    assert [one.round for one in history.update()] == [1]
+    with open(path, "a") as file:
+        file.write(line(2, alpha=[1, 2])[30:] + "\n")
+    assert [one.round for one in history.update()] == [1, 2]
+    (tmp_path / "new").write_text(line(1, alpha=[1, 2]) + "\n")  # as --resume does
+    os.replace(tmp_path / "new", path)
+    assert [one.round for one in history.update()] == [1]
+
+
+def test_a_long_history_is_thinned_out_and_keeps_its_last_round(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", event(1, clients=["a"]) + "\n", rounds=1000)
+    lines = written(run, *(line(n, alpha=[0.1, 0.2]) for n in range(1, 1001)))
+    spread = histories(read(run), lines)["spreads"]["alpha"]
+    course = history(read(run), "a", lines)["course"]  # type: ignore[index]
+    for rounds in (spread["round"], course["round"]):
+        assert len(rounds) <= MOST_POINTS
+        assert rounds[-1] == 1000
+
+
+# Nodes
+
+
+def test_nodes_are_told_with_their_last_contact(tmp_path: Path) -> None:
+    hosts = {"0": {"id": "7", "clients": ["a", "b"]}, "1": {"id": "9", "clients": ["c"]}}
+    failed = [{"client": "c", "reason": "no reply in time"}]
+    events = [
+        event(1, nodes={"0": 1.0, "1": 4.0}, hosts=hosts, time=100.0),
+        event(2, nodes={"0": 2.0, "1": None}, failures=failed, time=110.0),
+        event(3, nodes={"1": None}, failures=failed, time=120.0),
+    ]
+    north, south = details(read(write_run(tmp_path / "run", "\n".join(events))))["nodes"]
+    assert (north["node"], north["clients"], north["names"]) == ("0", 2, ["a", "b"])
+    assert (north["last_seen"], north["time"], north["seconds"]) == (2, 110.0, 1.5)
+    assert (north["missed"], north["failures"]) == (0, 0)
+    assert (south["last_seen"], south["time"], south["seconds"]) == (1, 100.0, 4.0)
+    assert (south["missed"], south["failures"]) == (2, 2)
+
+
+def test_a_node_that_is_numbered_anew_keeps_its_past(tmp_path: Path) -> None:
+    """When a client comes that sorts before all others, its node becomes the first."""
+    before = {"0": {"id": "7", "clients": ["b"]}}
+    after = {"0": {"id": "9", "clients": ["a"]}, "1": {"id": "7", "clients": ["b"]}}
+    events = [
+        event(1, nodes={"0": 1.0}, hosts=before, time=100.0),
+        event(2, nodes={"0": 1.0, "1": None}, hosts=after, time=110.0),
+    ]
+    newcomer, old = details(read(write_run(tmp_path / "run", "\n".join(events))))["nodes"]
+    assert (newcomer["last_seen"], newcomer["missed"]) == (2, 0)
+    assert (old["last_seen"], old["time"], old["missed"]) == (1, 100.0, 1)
+
+
+@pytest.mark.parametrize("hosts", [{"0": 3}, {"0": {}}, {"0": {"clients": 3}}, {}])
+def test_odd_words_about_nodes_break_nothing(tmp_path: Path, hosts: object) -> None:
+    told = event(1, nodes={"0": "x", "5": 1.0}, hosts=hosts, time="late")
+    details(read(write_run(tmp_path / "run", told)))
 
 
 def test_a_run_that_is_silent_for_long_has_stopped(runs: Path) -> None:

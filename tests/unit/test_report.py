@@ -1,6 +1,7 @@
 """The report: what it reads, what it writes, and what it makes of broken folders."""
 
 import csv
+import html
 import json
 import re
 import shutil
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from bouquet.figures import course_of, draw_all
 from bouquet.outcomes import read_outcomes, verdicts
 from bouquet.report import comparison, write_report
-from bouquet.runs import find, labels, read, read_all, read_events
+from bouquet.runs import find, grouped, labels, read, read_all, read_events
 from data import DataConfig, load
 from strategies.core.errors import BadInput
 from strategies.core.files import OUTCOMES, file_name, seal
@@ -240,9 +242,77 @@ def test_a_page_needs_a_place_and_a_name_for_a_page(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", event(1))
     with pytest.raises(BadInput, match=r"ends in \.html, not .*page\.txt"):
         write_report([run], tmp_path / "page.txt")
-    with pytest.raises(BadInput, match=r"--out: .*nowhere is no folder"):
-        write_report([run], tmp_path / "nowhere" / "page.html")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(BadInput, match=r"--out: .*file cannot be made \(.+\)\.$"):
+        write_report([run], tmp_path / "file" / "page.html")
     assert not list(tmp_path.glob("page*"))
+
+
+def test_a_folder_for_the_page_is_made(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", event(1))
+    written = write_report([run], tmp_path / "new" / "deep" / "page.html")
+    assert written[0] == tmp_path / "new" / "deep" / "page.html"
+    assert all(path.is_file() for path in written)
+    with pytest.raises(BadInput, match="holds no run"):
+        write_report([tmp_path / "new"], tmp_path / "other" / "page.html")
+    assert not (tmp_path / "other").exists()  # what is refused leaves nothing behind
+
+
+def test_figures_have_a_dark_twin_that_is_not_the_light_one(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", event(1) + "\n" + event(2))
+    (picture,) = draw_all(grouped(read_all([tmp_path])))
+    assert b"#ffffff" in picture.svg
+    assert b"#14181d" in picture.dark
+    assert b"#ffffff" not in picture.dark
+    page = write_report([tmp_path], tmp_path / "page.html")[0].read_text()
+    assert page.count('media="(prefers-color-scheme: dark)"') == 1
+
+
+# Seeds
+
+
+def seeded(tmp_path: Path, *accuracies: list[float | None]) -> list[Path]:
+    """Runs that differ in their seeds and in what came of them."""
+    runs = []
+    for seed, values in enumerate(accuracies):
+        metrics = [{"shared_accuracy": 0.5, "personal_accuracy": value} for value in values]
+        lines = [event(n, metrics=one) for n, one in enumerate(metrics, start=1)]
+        runs.append(write_run(tmp_path / f"seed{seed}", "\n".join(lines), seed=seed))
+    return runs
+
+
+def test_a_curve_is_the_mean_over_seeds_and_its_band_their_deviation(tmp_path: Path) -> None:
+    """Of 0.2 and 0.6, the mean is 0.4 and the deviation √(2 · 0.2²) = 0.2828."""
+    (group,) = grouped(read_all(seeded(tmp_path, [0.2, 0.5], [0.6, 0.5])))
+    course = course_of(group, "personal_accuracy")
+    assert course.rounds == [1, 2]
+    assert course.mean == pytest.approx([0.4, 0.5])
+    assert course.low == pytest.approx([0.4 - 0.08**0.5, 0.5])
+    assert course.high == pytest.approx([0.4 + 0.08**0.5, 0.5])
+
+
+def test_rounds_that_a_seed_lacks_are_not_averaged(tmp_path: Path) -> None:
+    (group,) = grouped(read_all(seeded(tmp_path, [0.2, None, 0.4], [0.6, 0.5, 0.8, 0.9])))
+    course = course_of(group, "personal_accuracy")
+    assert course.rounds == [1, 3]
+    assert course.mean == pytest.approx([0.4, 0.6])
+
+
+def test_the_band_of_a_single_seed_is_over_its_clients(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", event(1))
+    (group,) = grouped(read_all([tmp_path]))
+    course = course_of(group, "personal_accuracy")
+    assert (course.mean, course.low, course.high) == ([0.6], [0.1], [0.6])
+
+
+def test_seeds_of_a_scheme_are_one_curve_and_schemes_are_two(tmp_path: Path) -> None:
+    seeded(tmp_path, [0.2, 0.5], [0.6, 0.5], [0.4, 0.5])
+    write_run(tmp_path / "other", event(1) + "\n" + event(2), scheme="local")
+    page = tmp_path / "page.html"
+    write_report([tmp_path], page)
+    drawn = page.with_name("page-accuracy.svg").read_text()
+    assert re.findall(r"<!-- (apfl.*|local.*) -->", drawn) == ["local", "apfl, 3 seeds"]
+    assert "standard deviation of the seeds' means" in html.unescape(page.read_text())
 
 
 def test_a_damaged_outcome_is_named(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ Every message still gets a process of its own, so nothing is left over from the 
 import multiprocessing
 import sys
 from collections.abc import Sequence
+from logging import WARNING
 from multiprocessing import forkserver
 from pathlib import Path
 
+from flwr.common.logger import log
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
 
 # Not our own code: the app that runs is the one the SuperLink sends.
@@ -78,7 +80,11 @@ def main(modules: Sequence[str]) -> None:
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.superexec import run_superexec
 
-    executor = ForkExecutor(modules)
-    # It has no option for an executor of ours.
-    vars(run_superexec)["get_executor"] = lambda *words, **options: executor
+    try:
+        executor = ForkExecutor(modules)
+    except OSError as error:  # such as a TMPDIR too long for the name of a socket
+        log(WARNING, "Processes for messages start from nothing, which is slow: %s", error)
+    else:
+        # It has no option for an executor of ours.
+        vars(run_superexec)["get_executor"] = lambda *words, **options: executor
     flower_superexec()

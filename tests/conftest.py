@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,10 @@ from server_app.runfolder import RunFolder
 from strategies.settings import Settings, parse
 
 Array = NDArray[np.float64]
+
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would every
+# command that they start, those included whose answer to Ctrl-C they test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples on every run and machine, however slow it is.
 hypothesis.settings.register_profile("bouquet", deadline=None, derandomize=True)

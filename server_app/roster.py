@@ -21,6 +21,8 @@ from strategies.settings import Settings
 
 # Seconds between two looks at a SuperLink: each look is a request to another process.
 DEPLOYED_PAUSE = 0.25
+# Seconds after which Flower gives up on a reply that was sent by half.
+HALF_SENT = 200.0
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,8 @@ def message(
     content = wire.content(tree, MetricRecord(), note)
     content[wire.SETTINGS] = ConfigRecord(dict(settings.flat()))
     timeout = settings.run.round_timeout
-    return Message(content, node, kind, ttl=timeout or None, group_id=str(round_))
+    ttl = timeout + HALF_SENT if timeout else None
+    return Message(content, node, kind, ttl=ttl, group_id=str(round_))
 
 
 def exchange(
@@ -250,6 +253,9 @@ def exchange(
     replies: list[Message] = []
     again: set[str] = set()
     while waiting:
+        # A look can take minutes: Flower waits for a reply that a killed node sent half of. What
+        # the others sent meanwhile is found by a last look, however late.
+        last = timeout and time.monotonic() - started > timeout
         for reply in grid.pull_messages(set(waiting)):
             which = reply.metadata.reply_to_message_id
             asked = waiting.pop(which)
@@ -261,11 +267,10 @@ def exchange(
                 (new,) = grid.push_messages([once_more(asked)])
                 waiting[new] = asked
                 again.add(new)
-        waited = time.monotonic() - started
-        if timeout and waited > timeout:
+        if last:
             break
         if waiting:
-            pause(min(max(least, 0.02 * waited), 1.0), stop)
+            pause(min(max(least, 0.02 * (time.monotonic() - started)), 1.0), stop)
     return replies
 
 

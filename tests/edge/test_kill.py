@@ -114,12 +114,15 @@ def test_a_killed_node_takes_part_again_with_its_state(
     fleet.deployment.kill("node1")
     fleet.deployment.admit(fleet.hosts[1:])
     run = going.finish()
-    assert all({"000", "002"} <= set(event["clients"]) for event in run.events)
+    # Half a reply is a case of its own: Flower's server waits for the rest of it for minutes.
+    there = [event["clients"] for event in run.events if event["clients"]]
+    assert len(there) >= 7
+    assert all({"000", "002"} <= set(clients) for clients in there)
     assert fleet.states(run)["001.safetensors"][0] == 8
     missed = [event["round"] for event in run.events if "001" not in event["clients"]]
     assert 1 not in missed
     assert 8 not in missed
-    assert run.summary["failures"] == len(missed)
+    assert run.summary["failures"] == sum(3 - len(event["clients"]) for event in run.events)
     if not missed:
         undisturbed = inline(**keys)
         assert run.sha == undisturbed.sha

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,31 @@ def test_a_device_cannot_be_a_client_that_is_there_already(
     assert all(event["clients"] == EVERYONE for event in run.events)
     assert run.sha == start(**KEYS | {"rounds": 12}).sha
     assert "Node 4 says it is client 001, which is there already." in caplog.text
+
+
+class Stuck(Devices):
+    """Devices whose answers take a look at them longer than a round lasts."""
+
+    stuck = False
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        if self.stuck:
+            self.stuck = False
+            time.sleep(1.5)
+            return []
+        return super().pull_messages(message_ids)
+
+
+def test_answers_that_came_in_time_count_though_looking_took_too_long(
+    tmp_path: Path, deployed: Start
+) -> None:
+    def get_stuck(grid: Stuck, event: dict[str, Any]) -> None:
+        grid.stuck = event["round"] == 1
+
+    grid = Stuck(tmp_path / "devices")
+    run = deployed(get_stuck, grid=grid, round_timeout=1.0)
+    assert run.events[1]["seconds"] > 1.5
+    assert all(event["clients"] == EVERYONE for event in run.events)
 
 
 # The record of what was sent

@@ -71,6 +71,9 @@ TensorboardOption = Annotated[
     ),
 ]
 OutOption = Annotated[Path | None, typer.Option(help="The run's folder.", metavar="DIR")]
+ResumeOption = Annotated[
+    Path | None, typer.Option(help="Go on with the run in this folder.", metavar="DIR")
+]
 
 
 @app.command()
@@ -79,9 +82,7 @@ def simulate(
     config: ConfigOption = None,
     keys: KeysOption = None,
     out: OutOption = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Go on with the run in this folder.", metavar="DIR")
-    ] = None,
+    resume: ResumeOption = None,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="No progress, and of the result the folder alone.")
     ] = False,
@@ -106,11 +107,8 @@ def simulate(
       bouquet simulate -c rounds=500 --dashboard
     """
     from bouquet.display import show, show_json
-    from strategies.core.errors import BadInput
 
-    if resume is not None and out is not None:
-        raise BadInput("--resume goes on in the run's own folder; it does not go with --out.")
-    values = _values(config, keys, out)
+    values = _values(config, keys, out, resume)
     runs = _run(engine.value, [values], resume, quiet, dashboard, tensorboard)
     if as_json:
         show_json(runs[0])
@@ -211,9 +209,7 @@ def deploy(
     config: ConfigOption = None,
     keys: KeysOption = None,
     out: OutOption = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="Go on with the run in this folder.", metavar="DIR")
-    ] = None,
+    resume: ResumeOption = None,
     dashboard: DashboardOption = False,
     tensorboard: TensorboardOption = False,
 ) -> None:
@@ -229,14 +225,12 @@ def deploy(
     from bouquet import beside
     from bouquet.deployment import deploy, hosts_of, prepared
     from bouquet.display import Finished, err, progress, show
-    from strategies.core.errors import BadInput
 
-    if resume is not None and out is not None:
-        raise BadInput("--resume goes on in the run's own folder; it does not go with --out.")
+    values = _values(config, keys, out, resume)
     if tensorboard:
         _check_tensorboard()
     logging.getLogger("flwr").setLevel(os.environ.get("BOUQUET_LOG", "WARNING"))
-    settings, folder = prepared(_values(config, keys, out), nodes, resume)
+    settings, folder = prepared(values, nodes, resume)
     hosts = hosts_of(settings, folder)
     done = 0 if resume is None else folder.read_checkpoint().round
     if resume is None:
@@ -597,13 +591,17 @@ def _run(
     return [Finished(one, job.folder.path) for one, job in zip(summaries, jobs, strict=True)]
 
 
-def _values(config: Path | None, keys: list[str] | None, out: Path | None) -> dict[str, object]:
+def _values(
+    config: Path | None, keys: list[str] | None, out: Path | None, resume: Path | None = None
+) -> dict[str, object]:
     """Keys of a file, then of ``-c``, then of options."""
     from server_app.runfolder import read_toml
     from strategies.core.config import refuse_unknown
     from strategies.core.errors import BadInput
     from strategies.settings import all_keys, plain_name
 
+    if resume is not None and out is not None:
+        raise BadInput("--resume goes on in the run's own folder; it does not go with --out.")
     values = {} if config is None else read_toml(config)
     known = {one.name: one for one in all_keys()}
     refuse_unknown(map(plain_name, values), known)

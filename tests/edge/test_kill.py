@@ -6,11 +6,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Run
-from tests.edge.conftest import Fleet, states
+from tests.edge.conftest import Fleet, Going, states
 
 pytestmark = pytest.mark.edge
 NODES = 2
@@ -58,45 +59,50 @@ def is_client_app(number: int, words: str) -> bool:
         return False
 
 
-def test_a_killed_client_app_is_asked_again(fleet: Fleet, undisturbed: Run, moment: float) -> None:
-    going = fleet.start(**KEYS)
+def under_way(fleet: Fleet, moment: float, **keys: Any) -> Going:
+    """A run in its second round, or a little further."""
+    going = fleet.start(**KEYS | keys)
     going.wait_for_round(1)
     time.sleep(moment)
-    kill_app(fleet.deployment.private / "node0", is_client_app)
-    run = going.finish()
+    return going
+
+
+def assert_alike(fleet: Fleet, run: Run, undisturbed: Run) -> None:
+    """To the last bit, on the devices too."""
     assert run.sha == undisturbed.sha
     assert fleet.states(run) == states(undisturbed.path / "state")
+
+
+def test_a_killed_client_app_is_asked_again(fleet: Fleet, undisturbed: Run, moment: float) -> None:
+    going = under_way(fleet, moment)
+    kill_app(fleet.deployment.private / "node0", is_client_app)
+    run = going.finish()
+    assert_alike(fleet, run, undisturbed)
 
 
 def test_a_run_whose_server_app_was_killed_resumes(
     fleet: Fleet, undisturbed: Run, moment: float
 ) -> None:
-    going = fleet.start(**KEYS)
-    going.wait_for_round(1)
-    time.sleep(moment)
+    going = under_way(fleet, moment)
     home = fleet.deployment.private / "superlink"
     kill_app(home, lambda number, words: "flwr-serverapp" in words)
     going.resume()
     run = going.finish()
     assert [event["round"] for event in run.events] == [1, 2, 3, 4]
-    assert run.sha == undisturbed.sha
-    assert fleet.states(run) == states(undisturbed.path / "state")
+    assert_alike(fleet, run, undisturbed)
 
 
 def test_a_run_whose_superlink_was_killed_resumes_with_its_database(
     fleet: Fleet, undisturbed: Run, moment: float
 ) -> None:
     """The nodes are not touched: they find the SuperLink again by themselves."""
-    going = fleet.start(**KEYS)
-    going.wait_for_round(1)
-    time.sleep(moment)
+    going = under_way(fleet, moment)
     fleet.deployment.kill("superlink")
     fleet.deployment.start_link()
     going.resume()
     run = going.finish()
     assert [event["round"] for event in run.events] == [1, 2, 3, 4]
-    assert run.sha == undisturbed.sha
-    assert fleet.states(run) == states(undisturbed.path / "state")
+    assert_alike(fleet, run, undisturbed)
 
 
 def test_a_killed_node_takes_part_again_with_its_state(
@@ -108,9 +114,7 @@ def test_a_killed_node_takes_part_again_with_its_state(
     the SuperLink finds out. If it is not, it misses rounds, which no protocol can undo.
     """
     keys = KEYS | {"rounds": 8}  # it is back after a few rounds at most
-    going = fleet.start(**keys)
-    going.wait_for_round(1)
-    time.sleep(moment)
+    going = under_way(fleet, moment, **keys)
     fleet.deployment.kill("node1")
     fleet.deployment.admit(fleet.hosts[1:])
     run = going.finish()
@@ -124,6 +128,4 @@ def test_a_killed_node_takes_part_again_with_its_state(
     assert 8 not in missed
     assert run.summary["failures"] == sum(3 - len(event["clients"]) for event in run.events)
     if not missed:
-        undisturbed = inline(**keys)
-        assert run.sha == undisturbed.sha
-        assert fleet.states(run) == states(undisturbed.path / "state")
+        assert_alike(fleet, run, inline(**keys))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from client_app import cohort
 from client_app.predictor import save_predictor
+from client_app.probe import probed, refuse_single_examples
 from client_app.stores import Store
 from data import DataConfig, FederatedData, load
 from models import build, layout_of, personal_names, refuse_inputs, refuse_output
@@ -70,7 +71,7 @@ def make_task(
         initial = {name: init.to(settings.dtype) for name in initial}
     names = personal_names(list(initial), personal.split, layout_of(module).splits)
     # On meta, the module is the structure without a second copy of the weights.
-    return Task(module.to("meta"), initial, classes, names)
+    return Task(module.to("meta").train(), initial, classes, names)
 
 
 def problem(settings: Settings, only: tuple[str, ...] | None = None) -> Problem:
@@ -112,21 +113,32 @@ def _problem(
         refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
     task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init)
     if ":" in settings.model.name:
-        _try(settings.model.name, task, data)
+        task = _tried(settings, task, data)
     return Problem(data, task)
 
 
-def _try(model: str, task: Task, data: FederatedData) -> None:
-    """Ask a user's own model about two examples, to say early and clearly what is wrong."""
-    x, y = data.x[:2], data.y[:2]
+def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
+    """Ask a user's own model about two examples: what is wrong with it, and what it needs."""
+    model, x, y = settings.model.name, data.x[:2], data.y[:2]
     try:
         with torch.no_grad():
             output = task.output(task.initial, x)
+            known = probed(task, data.x)
+    except BadInput:
+        raise
     except Exception as error:  # whatever the user's code raises
         raise BadInput(
             f"model.name {model!r} fails on examples of shape {tuple(x.shape[1:])}: {error}"
         ) from error
     refuse_output(model, output, y, data.classes)
+    if known.whole and settings.run.cohort == "vmap":
+        raise BadInput(
+            f"cohort must be 'auto' or 'loop' for model.name {model!r}, not 'vmap': it draws at "
+            "random or takes statistics over a batch, so its clients train one by one."
+        )
+    if known.whole:
+        refuse_single_examples(model, known, data, settings.run.batch_size)
+    return known
 
 
 @functools.lru_cache(maxsize=1)
@@ -334,13 +346,15 @@ class Node:
     def _batches(self, clients: list[str], plan: Plan, purpose: str, round_: int) -> Batch:
         data = self.problem.data
         train = [self._train_examples(client) for client in clients]
+        plan = replace(plan, chance=self.problem.task.draws)
         seeds = (self.settings.run.seed, purpose, round_)
         return gather(data.x, data.y, draw(clients, train, plan, seeds, self.settings.dtype))
 
     @property
     def _how(self) -> str:
         """Whether clients train as one computation."""
-        return "loop" if self.settings.scheme.alone else self.settings.run.cohort
+        apart = self.settings.scheme.alone or self.problem.task.whole
+        return "loop" if apart else self.settings.run.cohort
 
     def _train_examples(self, client: str) -> Tensor:
         """Where a client's training examples are; the pool has everybody's."""

@@ -103,7 +103,7 @@ def test_a_seed_decides_every_number_on_any_nodes_in_any_company(
     scheme: str, model: str, examples: dict[str, Path], start: Start
 ) -> None:
     """Two clients a node, each alone, all four side by side, in chunks of one: the same end."""
-    keys = {"scheme": scheme, "dtype": "float64"}
+    keys = {"scheme": scheme, "dtype": "float64", "batch_size": 12}  # more than some have
     first = start(settings=configured(examples, model, **keys))
     again = start(settings=configured(examples, model, **keys))
     assert (first.sha, first.clients) == (again.sha, again.clients)

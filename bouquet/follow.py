@@ -295,7 +295,7 @@ def _seconds(event: dict[str, Any]) -> dict[str, float]:
     known = {
         name: number(timing.get(name)) or 0.0 for name in ("training", "evaluation", "aggregation")
     }
-    took = number(timing.get("round")) or number(event.get("seconds")) or 0.0
+    took = number(event.get("seconds")) or 0.0
     return known | {"waiting": max(0.0, took - sum(known.values()))}
 
 

@@ -38,16 +38,14 @@ def query(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train and evaluate the clients the message names."""
+    """Train the clients the message names."""
     note = _note(message)
     result = _node(message, context).train(
         cast(int, note["round"]),
         cast(list[str], note["clients"]),
         cast(list[float], note["weights"]),
         wire.unpack(message.content.array_records[wire.ARRAYS]),
-        cast(bool, note["evaluate"]),
     )
-    _leave_diagnostics(result, message, context)
     return _recorded(_reply(result, message), message, context, "train")
 
 

@@ -214,7 +214,6 @@ class Node:
         clients: Sequence[str],
         weights: Sequence[float],
         payload_tree: Tree,
-        evaluate: bool,
     ) -> Result:
         """Train the named clients on what the server sent, and keep their new state."""
         scheme = self.settings.scheme
@@ -243,12 +242,8 @@ class Node:
                 elif scheme.stateful:
                     self.store.save(self._state(client, round_, pick(personal, place)))
             total.add(_select(upload, valid), [weight_of[c] for c in chunk], valid)
+            result.clients += [one for one, ok in zip(chunk, valid.tolist(), strict=True) if ok]
             result.seconds["training"] += time.perf_counter() - started
-            good = [client for client, ok in zip(chunk, valid.tolist(), strict=True) if ok]
-            result.clients += good
-            if evaluate and good:
-                received = self._received(payload, clients, good)
-                self._evaluate_chunk(round_, good, received, _select(personal, valid), result)
         result.weight = sum(weight_of[client] for client in result.clients)
         if result.clients:
             result.mean = total.mean(result.weight)

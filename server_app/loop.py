@@ -121,12 +121,14 @@ def run(
                 evaluated = _evaluate(strategy, grid, round_, stop)
                 scores = evaluated.scores
                 _add(event, roster, evaluated)
+                _add_history(folder, round_, evaluated)
             event["seconds"] = time.perf_counter() - started
             event["time"] = time.time()
-            _add_history(folder, round_, evaluated or trained)
             folder.append_event(event)
             if chosen.run.on_divergence == "stop":
-                stop_if_diverged(chosen, folder, [*events, event], trained, evaluated)
+                stop_if_diverged(
+                    chosen, folder, strategy.task.classes, [*events, event], trained, evaluated
+                )
             folder.write_checkpoint(
                 round_, chosen.run.scheme, flatten(strategy.server), stage.number
             )
@@ -309,9 +311,8 @@ def _event(stage: str, roster: Roster, round_: int, report: Report) -> Event:
         "failures": [{"client": c, "reason": why} for c, why in report.failures.items()],
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down,
-        "evaluated": len(report.scores),
-        "metrics": _means(roster, report.scores),
-        **_newcomers(roster, report),
+        "evaluated": 0,
+        "metrics": {},
     }
 
 
@@ -322,7 +323,8 @@ def _newcomers(roster: Roster, report: Report) -> Event:
 
 
 def _add(event: Event, roster: Roster, report: Report) -> None:
-    """Add a full evaluation to a round's event: its numbers replace the sampled clients'."""
+    """Add an evaluation of all clients, with the models they have after the round, to its event."""
+    event["timing"]["evaluation"] = report.seconds.get("evaluation", 0.0)
     event["failures"] += [{"client": c, "reason": why} for c, why in report.failures.items()]
     event["bytes_up"] += report.bytes_up
     event["bytes_down"] += report.bytes_down

@@ -104,7 +104,9 @@ class RunConfig:
         choices=("stop", "drop"),
     )
     diverged_at: float = key(
-        1000.0, "the loss has exploded at this many times its first value, or 1", low=1.0
+        1000.0,
+        "the loss has exploded at this many times a guess's (without classes: its first value)",
+        low=1.0,
     )
     share_label_counts: bool = key(
         False, "let nodes tell how many examples of each label they hold"

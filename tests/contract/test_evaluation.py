@@ -121,13 +121,35 @@ def test_a_seed_decides_dropout_on_ray_too(examples: dict[str, Path], start: Sta
     assert (inline.sha, inline.clients) == (ray.sha, ray.clients)
 
 
-@pytest.mark.parametrize("chosen", [{"seed": 1}, {"round": 2}, {"client": "bob"}])
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "centralized"])
+def test_a_point_of_a_curve_is_what_a_run_that_ends_there_reports(
+    scheme: str, start: Start
+) -> None:
+    """The models after the round, over all clients, also where few are sampled."""
+    keys: dict[str, Any] = {
+        "scheme": scheme,
+        "clients_per_round": 0 if scheme == "dfedu" else 2,
+        "local_steps": 2,
+        "nodes": 2,
+        "data": {"clients": 4, "partition": "dirichlet"},
+        "model": {"name": "linear"},
+    }
+    curve = start(rounds=4, eval_every=2, **keys)
+    assert [bool(event["metrics"]) for event in curve.events] == [False, True, False, True]
+    ended = start(rounds=2, eval_every=0, **keys)
+    for whose in ("shared", "personal"):
+        for what in ("accuracy", "loss"):
+            point = curve.events[1]["metrics"][f"{whose}_{what}"]
+            assert point == ended.summary[whose][what]["mean"]
+
+
+@pytest.mark.parametrize("chosen", [{"seed": 1}, {"number": 2}, {"client": "bob"}])
 def test_draws_differ_by_seed_client_round_and_step(
     chosen: dict[str, Any], examples: dict[str, Path]
 ) -> None:
-    def masks(seed: int = 0, client: str = "ann", round: int = 1) -> list[int]:
+    def masks(seed: int = 0, client: str = "ann", number: int = 1) -> list[int]:
         plan = Plan(3, 0, 4, chance=True)
-        drawn = draw([client], [torch.arange(9)], plan, (seed, "train", round), torch.float32)
+        drawn = draw([client], [torch.arange(9)], plan, (seed, "train", number), torch.float32)
         return drawn.chance[0].tolist()
 
     assert len(set(masks())) == 3
@@ -176,7 +198,7 @@ def test_batch_statistics_behind_a_zero_are_found_out(examples: dict[str, Path])
 
 
 def test_a_model_that_needs_whole_batches_cannot_be_told_to_pad(examples: dict[str, Path]) -> None:
-    with pytest.raises(BadInput, match="cohort must be 'auto' or 'loop'.*not 'vmap'"):
+    with pytest.raises(BadInput, match=r"cohort must be 'auto' or 'loop'.*not 'vmap'"):
         problem(configured(examples, "Dropout", cohort="vmap"))
 
 

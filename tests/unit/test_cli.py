@@ -645,7 +645,7 @@ def test_the_course_of_a_run_is_a_line_of_bars(bouquet: Bouquet) -> None:
     assert sparkline([3.0, 3.0]) == "▁▁"
     assert len(sparkline(range(1000))) <= 40
     assert sparkline(range(1000))[-1] == "█"
-    ended = bouquet("simulate", *small(rounds=3))
+    ended = bouquet("simulate", *small(rounds=3), "-c", "eval-every=1")
     assert "apfl: personal accuracy " in ended.out
 
 

@@ -17,7 +17,7 @@ Start = Callable[..., Run]
 def test_newcomers_take_no_part_before_their_round(start: Start, quadratics: Quadratics) -> None:
     run = start(
         scheme="fedavg", rounds=4, local_steps=2, lr=0.3, join={"clients": 1, "round": 3},
-        **quadratics.keys,
+        eval_every=1, **quadratics.keys,
     )  # fmt: skip
     assert [event["clients"] for event in run.events] == [["000", "001"]] * 2 + [
         ["000", "001", "002"]

@@ -202,7 +202,8 @@ def overview(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
 
 
 def _line(name: str, label: str, run: Run) -> dict[str, Any]:
-    metrics = run.events[-1]["metrics"] if run.events else {}
+    judged = [event["metrics"] for event in run.events if event["metrics"]]
+    metrics = judged[-1] if judged else {}
     return {
         "name": name,
         "label": label,

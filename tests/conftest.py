@@ -95,6 +95,21 @@ def start(tmp_path: Path) -> Callable[..., Run]:
     return run
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Run]:
+    """The run of some settings, computed once however many tests look at it."""
+    runs: dict[Settings, Run] = {}
+
+    def run(settings: Settings) -> Run:
+        if settings not in runs:
+            folder = RunFolder(tmp_path_factory.mktemp("finished") / "run")
+            simulate([Job(with_nodes(settings), folder)], "inline")
+            runs[settings] = Run(folder.path)
+        return runs[settings]
+
+    return run
+
+
 def kebab(keys: dict[str, Any], prefix: str = "") -> dict[str, object]:
     """``local_steps=3, data={"clients": 4}`` as flat keys."""
     flat: dict[str, object] = {}

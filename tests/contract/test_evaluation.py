@@ -21,6 +21,7 @@ from tests import zoo
 from tests.conftest import Run, kebab
 
 Start = Callable[..., Run]
+Finished = Callable[[Settings], Run]
 every_model = pytest.mark.parametrize("model", list(zoo.ZOO))
 every_scheme = pytest.mark.parametrize(
     "scheme",
@@ -67,10 +68,10 @@ def configured(examples: dict[str, Path], model: str, **keys: Any) -> Settings:
 @every_scheme
 @every_model
 def test_reports_say_what_the_saved_model_does_in_plain_pytorch(
-    scheme: str, model: str, examples: dict[str, Path], start: Start
+    scheme: str, model: str, examples: dict[str, Path], finished: Finished
 ) -> None:
     settings = configured(examples, model, scheme=scheme)
-    run = start(settings=settings)
+    run = finished(settings)
     data = problem(settings).data
     server = {name.removeprefix("w/"): v for name, v in run.server().items()}
     for row in run.clients:
@@ -100,24 +101,26 @@ def assert_judged(
 @every_model
 @pytest.mark.parametrize("scheme", ["apfl", "perfedavg", "finetune"])
 def test_a_seed_decides_every_number_on_any_nodes_in_any_company(
-    scheme: str, model: str, examples: dict[str, Path], start: Start
+    scheme: str, model: str, examples: dict[str, Path], start: Start, finished: Finished
 ) -> None:
     """Two clients a node, each alone, all four side by side, in chunks of one: the same end."""
     keys = {"scheme": scheme, "dtype": "float64", "batch_size": 12}  # more than some have
-    first = start(settings=configured(examples, model, **keys))
+    first = finished(configured(examples, model, **keys))
     again = start(settings=configured(examples, model, **keys))
     assert (first.sha, first.clients) == (again.sha, again.clients)
     for company in ({"nodes": 4}, {"nodes": 1}, {"nodes": 1, "cohort_chunk": 1}):
-        other = start(settings=configured(examples, model, **keys | company))
+        other = finished(configured(examples, model, **keys | company))
         for client in SIZES:
             for name in load_file(first.path / "predictors" / f"{client}.safetensors"):
                 one, twin = first.predictor(client, name), other.predictor(client, name)
                 np.testing.assert_allclose(one, twin, atol=1e-11)
 
 
-def test_a_seed_decides_dropout_on_ray_too(examples: dict[str, Path], start: Start) -> None:
+def test_a_seed_decides_dropout_on_ray_too(
+    examples: dict[str, Path], start: Start, finished: Finished
+) -> None:
     settings = configured(examples, "Dropout", scheme="apfl")
-    inline, ray = start(settings=settings), start(settings=settings, engine="ray")
+    inline, ray = finished(settings), start(settings=settings, engine="ray")
     assert (inline.sha, inline.clients) == (ray.sha, ray.clients)
 
 

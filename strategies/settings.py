@@ -16,6 +16,7 @@ from data import DATASETS, DataConfig
 from models import ModelConfig, PersonalConfig
 from strategies import SCHEMES, afl
 from strategies.core.config import Key, Scalar, key, keys_of, read, refuse_unknown, write
+from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Scheme
 from strategies.core.server_optimizers import KINDS, ServerOptimizer, with_optimizer
@@ -61,7 +62,18 @@ class RunConfig:
         1e-3, "adam, yogi: what keeps their division from 0", low=0.0, open_low=True
     )
     grad_clip: float = key(0.0, "largest gradient norm; 0 = any", low=0.0)
-    weight_decay: float = key(0.0, "pull of the weights towards 0; 0 = none", low=0.0)
+    grad_clip_over: str = key(
+        "auto",
+        "where a step moves two models, the norm of both (all) or of each (parts); auto = the "
+        "paper's way: both for fedsim, each where one half is another method's (apfl, plsgd)",
+        choices=("auto", "all", "parts"),
+    )
+    weight_decay: float = key(
+        0.0, "strength x of (x/2)|w|^2 in every client's loss; 0 = none", low=0.0
+    )
+    decoupled_weight_decay: float = key(
+        0.0, "strength of decay beside the gradient, not clipped, as in AdamW; 0 = none", low=0.0
+    )
     seed: int = key(0, "of every random choice", low=0)
     dtype: str = key("float32", "of weights and data", choices=tuple(DTYPES))
     eval_every: int = key(
@@ -177,6 +189,18 @@ class Settings:
         return str(getattr(self.scheme_config, "split", divided))
 
     @property
+    def stateless(self) -> bool:
+        """Whether personal parts start anew at every participation."""
+        return bool(getattr(self.scheme_config, "stateless", False))
+
+    @property
+    def sgd(self) -> Sgd:
+        """How clients take their local steps."""
+        run = self.run
+        over = self.scheme.clips if run.grad_clip_over == "auto" else run.grad_clip_over
+        return Sgd(run.lr, run.grad_clip, over == "all", run.decoupled_weight_decay)
+
+    @property
     def weights(self) -> str:
         """How uploads are weighted, with the scheme's own choice where the user made none."""
         told = self.run.weights
@@ -261,6 +285,7 @@ def parse(values: Mapping[str, object]) -> Settings:
     elif not run.local_steps:
         raise BadInput("local-steps and local-epochs are both 0: one of them must be positive.")
     _check_averaging(run)
+    _check_decay(run)
     _check_schedule(run)
     settings = Settings(
         run=run,
@@ -328,6 +353,16 @@ def _check_averaging(run: RunConfig) -> None:
             f"server-optimizer must be 'mean' and server-lr 1 for {run.scheme}, whose server does "
             f"not average; others go with {averaging}."
         )
+
+
+def _check_decay(run: RunConfig) -> None:
+    """A scheme that takes no gradient steps would decay nothing."""
+    for name in ("weight_decay", "decoupled_weight_decay"):
+        if run.scheme == "mocha" and getattr(run, name):
+            raise BadInput(
+                f"{name.replace('_', '-')} must be 0 for mocha, whose own is mocha.ridge, "
+                f"not {getattr(run, name):g}."
+            )
 
 
 def _checked_join(join: JoinConfig, run: RunConfig) -> JoinConfig:

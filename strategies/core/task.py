@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from strategies.core.trees import Tree
+from strategies.core.trees import Tree, dot
 
 
 class Batch(NamedTuple):
@@ -51,12 +51,15 @@ class Task:
         Number of classes; 0 for the quadratic problems, which have no accuracy.
     personal : frozenset of str
         The parameters that are personal in schemes that split the model.
+    weight_decay : float
+        λ of the (λ/2) ‖w‖² that is part of the loss trained on, and of no loss reported.
     """
 
     module: nn.Module
     initial: Tree
     classes: int
     personal: frozenset[str] = frozenset()
+    weight_decay: float = 0.0
 
     def output(self, params: Tree, x: Tensor) -> Tensor:
         """What the model says about each example."""
@@ -78,9 +81,10 @@ class Task:
         return loss, torch.zeros_like(loss, dtype=torch.bool)
 
     def loss(self, params: Tree, batch: Batch) -> Tensor:
-        """The batch's mean loss, f(w; ξ)."""
+        """The batch's mean loss, f(w; ξ), with the decay where there is one."""
         losses, _ = self.losses(params, batch.x, batch.y)
-        return losses @ batch.weight
+        loss = losses @ batch.weight
+        return loss + 0.5 * self.weight_decay * dot(params, params) if self.weight_decay else loss
 
     def score(self, params: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss and accuracy on the examples that are no padding."""

@@ -15,7 +15,16 @@ import torch
 from data import DATASETS, DataConfig
 from models import ModelConfig, PersonalConfig
 from strategies import SCHEMES, afl
-from strategies.core.config import Key, Scalar, key, keys_of, read, refuse_unknown, write
+from strategies.core.config import (
+    MOST_STEPS,
+    Key,
+    Scalar,
+    key,
+    keys_of,
+    read,
+    refuse_unknown,
+    write,
+)
 from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Scheme
@@ -36,8 +45,10 @@ class RunConfig:
     stage_keys: str = key("", "keys of single stages as JSON; stage2.lr=0.01 is short for it")
     rounds: int = key(20, "rounds of training", low=1)
     clients_per_round: int = key(0, "clients that train in a round; 0 = all", low=0)
-    local_steps: int = key(10, "gradient steps a client takes in a round", low=0)
-    local_epochs: int = key(0, "passes over its data instead of local-steps", low=0)
+    local_steps: int = key(10, "gradient steps a client takes in a round", low=0, high=MOST_STEPS)
+    local_epochs: int = key(
+        0, "passes over its data instead of local-steps", low=0, high=MOST_STEPS
+    )
     batch_size: int = key(20, "examples in a step; 0 = all the client has", low=0)
     lr: float = key(0.1, "local learning rate", low=0.0, open_low=True, step=True)
     lr_schedule: str = key(
@@ -58,9 +69,7 @@ class RunConfig:
         0.9, "momentum, adam, yogi: how much of the past they keep", low=0.0, high=0.9999
     )
     server_beta2: float = key(0.99, "adam, yogi: the same for their squares", low=0.0, high=0.9999)
-    server_tau: float = key(
-        1e-3, "adam, yogi: what keeps their division from 0", low=0.0, open_low=True
-    )
+    server_tau: float = key(1e-3, "adam, yogi: what keeps their division from 0", low=1e-12)
     grad_clip: float = key(0.0, "largest gradient norm; 0 = any", low=0.0)
     grad_clip_over: str = key(
         "auto",
@@ -90,7 +99,9 @@ class RunConfig:
         "on devices: start without personal state, or keep what the last run of the scheme left",
         choices=("fresh", "keep"),
     )
-    nodes: int = key(0, "nodes that host the clients of a simulation; 0 = one per worker", low=0)
+    nodes: int = key(
+        0, "nodes that host the clients of a simulation; 0 = one per worker", low=0, high=10_000
+    )
     save_predictors: bool = key(False, "write every client's final model to the run's folder")
     save_outcomes: bool = key(
         False, "write which examples each client's shared and personal model get right"
@@ -139,7 +150,7 @@ class JoinConfig:
     round: int = key(
         0, "the round they appear in; 0 = after training, adapting with the server frozen", low=0
     )
-    rounds: int = key(5, "after training: rounds of local work they adapt by", low=0)
+    rounds: int = key(5, "after training: rounds of local work they adapt by", low=0, high=10_000)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Values a key allows but nobody needs end in a sentence, or in a run; never in a traceback."""
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -12,7 +13,20 @@ from strategies.settings import all_keys, parse
 from tests.conftest import Run
 
 Start = Callable[..., Run]
+
+
+def own(name: str) -> bool:
+    """Whether a key is of the run or of a scheme."""
+    return not name.startswith(("data.", "model.", "personal."))
+
+
 FLOATS = [one for one in all_keys() if one.kind is float]
+# All but the one that asks for a run without an end.
+COUNTS = [
+    one
+    for one in all_keys()
+    if one.kind is int and one.high == math.inf and own(one.name) and one.name != "rounds"
+]
 SMALL: dict[str, object] = {
     "rounds": 2, "local-steps": 2, "data.clients": 3, "model.name": "linear",
 }  # fmt: skip
@@ -32,10 +46,6 @@ def test_a_number_beyond_all_use_is_refused_by_name(key: Any) -> None:
         parse({key.name: 1e300})
 
 
-def own(name: str) -> bool:
-    return not name.startswith(("data.", "model.", "personal.", "join."))
-
-
 @pytest.mark.parametrize("end", ["largest", "smallest"])
 @pytest.mark.parametrize("key", [one for one in FLOATS if own(one.name)], ids=lambda key: key.name)
 def test_the_ends_of_a_range_give_a_run_or_a_sentence(start: Start, key: Any, end: str) -> None:
@@ -44,6 +54,14 @@ def test_the_ends_of_a_range_give_a_run_or_a_sentence(start: Start, key: Any, en
     keys = SMALL | {"scheme": scheme} | WITH.get(key.name, {}) | {key.name: value}
     with suppress(BadInput, RunFailed):
         start(settings=parse(keys))
+
+
+@pytest.mark.parametrize("key", COUNTS, ids=lambda key: key.name)
+def test_a_huge_count_gives_a_run_or_a_sentence(start: Start, key: Any) -> None:
+    scheme = key.name.partition(".")[0] if key.name.startswith("mocha.") else "fedavg"
+    keys = SMALL | {"scheme": scheme, "lr-schedule": "exponential", "lr-decay": 1}
+    with suppress(BadInput, RunFailed):
+        start(settings=parse(keys | {key.name: 2**62}))
 
 
 def test_several_of_the_largest_together_end_in_a_sentence(start: Start) -> None:

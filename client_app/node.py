@@ -23,7 +23,6 @@ from client_app.stores import Store
 from data import DataConfig, FederatedData, load
 from models import build, layout_of, personal_names, refuse_inputs, refuse_output
 from strategies.core.batches import Plan, draw, gather
-from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
 from strategies.core.files import OUTCOMES, BadFile, file_name, seal, write_atomically
 from strategies.core.scheme import Work
@@ -71,7 +70,8 @@ def make_task(
         initial = {name: init.to(settings.dtype) for name in initial}
     names = personal_names(list(initial), personal.split, layout_of(module).splits)
     # On meta, the module is the structure without a second copy of the weights.
-    return Task(module.to("meta").train(), initial, classes, names)
+    structure = module.to("meta").train()
+    return Task(structure, initial, classes, names, settings.run.weight_decay)
 
 
 def problem(settings: Settings, only: tuple[str, ...] | None = None) -> Problem:
@@ -430,7 +430,7 @@ class Node:
         return Work(
             self.settings.scheme_config,
             self.problem.task,
-            Sgd(run.lr, run.grad_clip, run.weight_decay),
+            self.settings.sgd,
             (),
             run.local_steps,
             round_,

@@ -217,15 +217,18 @@ def _strategy(
 
 
 def _state_folder(settings: Settings, stage: Stage) -> str:
-    """Where a stage's personal state is: with the stage before where it is of one kind."""
+    """Where a stage's personal state is: with the stage before where it is of one kind.
+
+    What a stateless stage leaves is nobody's start, so the next one has a place of its own.
+    """
     place = ""
-    before: tuple[str, str] | None = None
+    before: tuple[str, ...] | None = None
     for one in settings.stages[: stage.number]:
         chosen = settings.in_stage(one)
         kind = (chosen.scheme.state_kind, chosen.split)
         if before is not None and kind != before:
             place = f"stage{one.number}"
-        before = kind
+        before = () if chosen.stateless else kind
     return place
 
 

@@ -17,6 +17,12 @@ from strategies.core.errors import BadInput
 Scalar = bool | int | float | str
 C = TypeVar("C")
 
+# No step size, strength or count of seconds is larger for a reason, and the product of a few of
+# them is still a float32.
+LARGEST = 1e9
+# A round's batches are drawn before it begins, so there must be room for them.
+MOST_STEPS = 10**6
+
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -91,6 +97,8 @@ class Key:
             too_low = value <= self.low if self.open_low else value < self.low
             if not math.isfinite(value) or too_low or value > self.high:
                 raise wrong
+            if self.kind is float and value > LARGEST:
+                raise BadInput(f"{self.name} must be at most {_plain(LARGEST)}, not {value!r}.")
         return value  # type: ignore[return-value]  # one of the four kinds by now
 
 

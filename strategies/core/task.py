@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from strategies.core.chance import Seeded
-from strategies.core.trees import Tree
+from strategies.core.trees import Tree, dot
 
 
 class Batch(NamedTuple):
@@ -68,6 +68,8 @@ class Task:
         Number of classes; 0 for the quadratic problems, which have no accuracy.
     personal : frozenset of str
         The parameters that are personal in schemes that split the model.
+    weight_decay : float
+        λ of the (λ/2) ‖w‖² that is part of the loss trained on, and of no loss reported.
     draws : bool
         Whether the model draws at random while it learns.
     whole : bool
@@ -79,6 +81,7 @@ class Task:
     initial: Tree
     classes: int
     personal: frozenset[str] = frozenset()
+    weight_decay: float = 0.0
     draws: bool = False
     whole: bool = False
 
@@ -113,11 +116,11 @@ class Task:
         return loss, torch.zeros_like(loss, dtype=torch.bool)
 
     def loss(self, params: Tree, batch: Batch) -> Tensor:
-        """The batch's mean loss, f(w; ξ)."""
+        """The batch's mean loss, f(w; ξ), with the decay where there is one."""
         seed = int(batch.chance) if self.draws else 0
         output = self.training_output(params, batch.x, seed)
-        losses, _ = self.judge(output, batch.x, batch.y)
-        return losses @ batch.weight
+        loss = self.judge(output, batch.x, batch.y)[0] @ batch.weight
+        return loss + 0.5 * self.weight_decay * dot(params, params) if self.weight_decay else loss
 
     def score(self, params: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss and accuracy on the examples that are no padding."""

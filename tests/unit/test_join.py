@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_app.node import problem
 from strategies import SCHEMES
 from strategies.core.errors import BadInput
+from strategies.settings import parse
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended
 
@@ -54,6 +56,31 @@ def test_after_training_a_newcomer_of_apfl_runs_equation_17(
     for rounds, loss in enumerate(losses):
         gap = descended(w, a, c, 0.3 * 0.4**2, rounds * 2) - c
         assert loss == pytest.approx(0.5 * gap @ a @ gap, abs=EXACT)
+
+
+def test_after_training_a_newcomer_of_plsgd_moves_theta_alone(
+    start: Start, quadratics: Quadratics
+) -> None:
+    """θ ← θ − αη∇f(w + θ) from 0: w + θ goes by steps of αη."""
+    run = start(
+        scheme="plsgd", rounds=2, local_steps=2, lr=0.3, plsgd={"alpha": 0.4},
+        join={"clients": 1, "rounds": 4}, **quadratics.keys,
+    )  # fmt: skip
+    a, c = clients(quadratics)[2]
+    expected = descended(run.shared(), a, c, 0.4 * 0.3, 8)
+    np.testing.assert_allclose(run.predictor("002"), expected, atol=EXACT, rtol=0)
+
+
+@pytest.mark.parametrize("scheme", ["fedsim", "fedalt"])
+def test_after_training_a_newcomer_tunes_the_personal_part_alone(start: Start, scheme: str) -> None:
+    run = start(
+        scheme=scheme, rounds=1, join={"clients": 1, "rounds": 2}, save_predictors=True,
+        data={"clients": 3}, model={"hidden": 8},
+    )  # fmt: skip
+    for name in ("hidden1.weight", "hidden2.bias"):
+        np.testing.assert_array_equal(run.predictor("002", name), run.shared(name))
+    fresh = problem(parse({"data.clients": 3, "model.hidden": 8})).task.initial
+    assert (run.predictor("002", "output.weight") != fresh["output.weight"].numpy()).any()
 
 
 def test_after_training_a_newcomer_of_fedavg_tunes_the_shared_model(

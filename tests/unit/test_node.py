@@ -164,10 +164,18 @@ def copied(folder: Path) -> DiskStore:
     return DiskStore(other)
 
 
+def test_another_round_brings_other_batches() -> None:
+    """From the same weights, the first round twice is the same; the second is not."""
+    node = host(configured("fedavg", batch_size=4), MemoryStore())
+    first, again, second = (train(node, ALL, round_=round_).mean for round_ in (1, 1, 2))
+    assert_near(first, again, tolerance=0)
+    assert all(not torch.equal(first[name], second[name]) for name in first)
+
+
 @pytest.mark.parametrize("chunk", [0, 2])
 def test_a_node_whose_clients_all_fail_uploads_nothing(tmp_path: Path, chunk: int) -> None:
-    """Steps of 10³⁰ against a decay of 1 overflow a float32 in the second."""
-    wild = configured(dtype="float32", lr=1e30, weight_decay=1.0, cohort_chunk=chunk)
+    """Each step multiplies the weights by 10¹⁸, which overflows a float32 in the third."""
+    wild = configured(dtype="float32", lr=1e9, weight_decay=1e9, cohort_chunk=chunk)
     result = train(host(wild, DiskStore(tmp_path)), ALL)
     assert list(result.failures) == ALL
     assert (result.clients, result.mean, result.weight, result.metrics) == ([], {}, 0.0, {})

@@ -17,7 +17,7 @@ from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Model, Work
 from strategies.core.task import Batch
-from strategies.core.trees import Tree, pick
+from strategies.core.trees import Tree, norm, pick
 from strategies.settings import parse
 from tests.conftest import Run
 
@@ -91,6 +91,23 @@ def test_fedsims_first_step_is_one_joint_gradient_step() -> None:
     slope = grad(work.task.loss)(initial, work.batches[0])
     for name, value in {**upload.w, **personal.v}.items():
         rate = 0.5 if name in work.task.personal else 0.1
+        torch.testing.assert_close(value, initial[name] - rate * slope[name], atol=1e-14, rtol=0)
+
+
+def test_fedsim_clips_by_the_norm_over_both_parts() -> None:
+    """As the authors do: the bound is on the whole gradient, whatever the rates."""
+    work = replace(
+        work_of(fedsim.Config(personal_lr=0.5), count=1),
+        sgd=parse({"scheme": "fedsim", "lr": 0.1, "grad-clip": 0.2}).sgd,
+    )
+    initial = work.task.initial
+    u, v = fedsim.split(work.task, initial)
+    upload, personal = fedsim.local_update(work, Model(u), fedsim.Personal(v))
+    slope = grad(work.task.loss)(initial, work.batches[0])
+    shrink = 0.2 / norm(slope)
+    assert shrink < 1
+    for name, value in {**upload.w, **personal.v}.items():
+        rate = shrink * (0.5 if name in work.task.personal else 0.1)
         torch.testing.assert_close(value, initial[name] - rate * slope[name], atol=1e-14, rtol=0)
 
 

@@ -202,7 +202,6 @@ class Node:
         clients: Sequence[str],
         weights: Sequence[float],
         payload_tree: Tree,
-        evaluate: bool,
     ) -> Result:
         """Train the named clients on what the server sent, and keep their new state."""
         scheme = self.settings.scheme
@@ -234,9 +233,6 @@ class Node:
             result.seconds["training"] += time.perf_counter() - started
             good = [client for client, ok in zip(chunk, valid.tolist(), strict=True) if ok]
             result.clients += good
-            if evaluate and good:
-                received = self._received(payload, clients, good)
-                self._evaluate_chunk(round_, good, received, _select(personal, valid), result)
         result.weight = sum(weight_of[client] for client in result.clients)
         if result.clients:
             result.mean = total.mean(result.weight)

@@ -15,7 +15,7 @@ from client_app.record import record
 from client_app.stores import ContextStore, DeviceStore, DiskStore, MemoryStore, Mirrored, Store
 from strategies.core import wire
 from strategies.core.errors import BadInput
-from strategies.core.files import write_atomically
+from strategies.core.files import sweep, write_atomically
 
 # The stores of nodes that keep their clients' state in this process's memory, by run
 # folder and node.
@@ -99,6 +99,7 @@ def _store(order: Order, context: Context) -> Store:
 def _own(order: Order, own: Device) -> Store:
     """A device's store: in its own folder, whatever the server says; only the name is the run's."""
     states = own.states(order.state_dir)
+    sweep(states, own.predictors, own.predictors.with_name("outcomes"))
     return DeviceStore(states, own.runs, keep=order.settings.run.personal_from == "keep")
 
 

@@ -17,7 +17,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from torch._C import _LinAlgError as LinAlgError
 
 from client_app.node import POOL
 from server_app.replies import Refused, Reply, read_reply
@@ -222,8 +221,8 @@ class SchemeStrategy(Strategy):
             uploads = Round(mean, tuple(sorted(clients)), self.federation, round_)
             try:
                 new = scheme.aggregate(config, self.server, uploads)
-            except LinAlgError:  # what torch says of a matrix that is not finite
-                return None
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                return None  # of a matrix that is not finite
         return new if is_finite(flatten(new)) else None
 
     def _united(self, parts: Sequence[Reply], clients: list[str]) -> Tree:

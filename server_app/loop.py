@@ -87,6 +87,7 @@ def run(
     if resume:
         saved = folder.read_checkpoint()
         events = folder.read_events(saved.round)
+        folder.sweep(folder.states if deployed else states)
     elif not deployed and states.exists() and (not states.is_dir() or any(states.iterdir())):
         raise BadInput(f"state-dir: {states} is no empty folder; choose one, or a new one.")
     folder.write_config(settings)

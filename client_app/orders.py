@@ -76,14 +76,14 @@ def _order(message: Message) -> Order:
     warm = content.array_records.get(wire.WARM)
     return Order(
         settings,
-        number(note.get("lr", settings.run.lr), "lr", low=0),
+        number(note.get("lr", settings.run.lr), "lr"),
         text(note["state-dir"], "state-dir"),
         _sent(wire.unpack(content.array_records[wire.ARRAYS])),
         {} if warm is None else _sent(wire.unpack(warm)),
         whole(note["round"], "round", low=1) if asks else 0,
         clients,
         listed(note["weights"], "weights", _weight, len(clients)) if train else [],
-        whole(note.get("adapt", -1), "adapt", low=-1),
+        whole(note.get("adapt", -1), "adapt", -1, settings.join.rounds),
         {what: _folder(note, what) for what in ("predictors", "outcomes", "diagnostics")},
     )
 
@@ -95,7 +95,10 @@ def _sent(tree: Tree) -> Tree:
 
 
 def _weight(value: object, what: str) -> float:
-    return number(value, what, low=0)
+    found = number(value, what)
+    if not found:  # a mean of nothing
+        raise Malformed(f"{what} must be above 0")
+    return found
 
 
 def _folder(note: Mapping[str, object], what: str) -> str:

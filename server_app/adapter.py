@@ -22,6 +22,7 @@ from client_app.node import POOL
 from server_app.replies import Refused, Reply, read_reply
 from server_app.roster import Client, Roster, by_node, lost, message
 from strategies.core import wire
+from strategies.core.files import BadFile
 from strategies.core.scheme import Federation, Member, Round
 from strategies.core.task import Task
 from strategies.core.trees import Tree, fingerprint, flatten, is_finite, norm, unflatten
@@ -361,6 +362,21 @@ class SchemeStrategy(Strategy):
         names = dict.fromkeys(name for scores in self.report.scores.values() for name in scores)
         columns = {n: [s[n] for s in self.report.scores.values() if n in s] for n in names}
         return MetricRecord({name: sum(column) / len(column) for name, column in columns.items()})
+
+
+def restored(settings: Settings, task: Task, saved: Tree) -> Any:
+    """The server's state a checkpoint holds, or a refusal of one that is another model's.
+
+    What grows with the clients, such as a graph or a client's own model, may be of any size.
+    """
+    scheme = settings.scheme
+    fresh = flatten(scheme.init_server(settings.scheme_config, task))
+    for name, value in fresh.items():
+        there = saved.get(name, torch.zeros(0, dtype=torch.bool))
+        fits = (there.dtype, there.ndim) == (value.dtype, value.ndim)
+        if not fits or ("/" in name and there.shape != value.shape):
+            raise BadFile(f"The checkpoint does not fit the run's model (see {name}).")
+    return unflatten(scheme.server, saved)
 
 
 def _size(reply: Message) -> int:

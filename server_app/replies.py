@@ -37,7 +37,7 @@ MOST_INPUTS = 2**24
 MOST_CLASSES = 2**20
 MOST_NODES = 2**20
 # A reason goes into every line of a log.
-LONGEST_REASON = 1000
+LONGEST_REASON = 500
 
 
 class Refused(Exception):
@@ -166,10 +166,10 @@ def read_reply(
             clients,
             {client: _short(why) for client, why in zip(failed, reasons, strict=True)},
             diverged,
-            number(numbers["weight"], "weight", low=0),
+            number(numbers["weight"], "weight"),
             wire.unpack(reply.content.array_records[wire.ARRAYS]),
             {name: listed(numbers[name], name, _score(name), len(clients)) for name in scored},
-            {what: number(numbers[f"seconds_{what}"], "seconds", low=0) for what in WORK},
+            {what: number(numbers[f"seconds_{what}"], "seconds") for what in WORK},
         )
 
 

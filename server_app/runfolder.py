@@ -291,7 +291,7 @@ def _parsed(line: bytes, check: Callable[[dict[str, Any]], None]) -> dict[str, A
 def _check_event(event: Mapping[str, Any]) -> None:
     """Refuse an event that a resumed run could not build on."""
     whole(event["round"], "round", low=1)
-    number(event["seconds"], "seconds", low=0)
+    number(event["seconds"], "seconds")
     whole(event["bytes_up"], "bytes_up")
     whole(event["bytes_down"], "bytes_down")
     ids(event["clients"], "clients")

@@ -35,12 +35,12 @@ def real(value: object, what: str) -> float:
     raise Malformed(f"{what} must be a number, not {reprlib.repr(value)}")
 
 
-def number(value: object, what: str, low: float = -math.inf, high: float = math.inf) -> float:
+def number(value: object, what: str, low: float = 0.0, high: float = math.inf) -> float:
     """A finite number in a range."""
     found = real(value, what)
     if not math.isfinite(found) or not low <= found <= high:
-        limit = f" from {low:g} to {high:g}" if math.isfinite(low) else ""
-        raise Malformed(f"{what} must be a finite number{limit}, not {found}")
+        limit = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
+        raise Malformed(f"{what} must be a finite number {limit}, not {found}")
     return found
 
 
@@ -78,6 +78,6 @@ def names(found: Iterable[str], what: str, due: Sequence[str], perhaps: Sequence
     missing = [name for name in due if name not in there]
     if missing:
         raise Malformed(f"{what} lack {', '.join(missing)}")
-    unknown = sorted(map(repr, there - {*due, *perhaps}))
+    unknown = sorted(map(reprlib.repr, there - {*due, *perhaps}))
     if unknown:
-        raise Malformed(f"{what} have an unknown {reprlib.repr(unknown[0])}")
+        raise Malformed(f"{what} have an unknown {unknown[0]}")

@@ -152,7 +152,7 @@ BAD_REPLIES: dict[str, tuple[Callable[[Message], Message | None], str]] = {
     "no weight": (lambda m: without(m, wire.METRICS, "weight"), "malformed"),
     "scores of training": (
         lambda m: answer(m, metrics={"shared_loss": [1.0, 1.0]}),
-        "unknown \"'shared_loss'\"",
+        "unknown 'shared_loss'",
     ),
     "a metric called round": (lambda m: answer(m, metrics={"round": [1.0, 1.0]}), "unknown"),
     "no seconds": (lambda m: without(m, wire.METRICS, "seconds_training"), "lack seconds_tr"),

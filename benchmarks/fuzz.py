@@ -33,10 +33,11 @@ def main() -> int:
     words.add_argument("--results", type=Path, default=Path("runs/fuzz.jsonl"))
     told = words.parse_args()
     logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it tells of every reply left out
-    told.results.parent.mkdir(parents=True, exist_ok=True)
+    results = told.results.absolute()  # some kinds go to a folder of their own
+    results.parent.mkdir(parents=True, exist_ok=True)
     for kind in told.kinds.split(","):
-        run(kind, told.cases, told.seed, told.results)
-    outcomes = read(told.results, told.seed)
+        run(kind, told.cases, told.seed, results)
+    outcomes = read(results, told.seed)
     TABLE.write_text(table(outcomes, told.seed), encoding="utf-8")
     return int(FAULT in outcomes.values())
 

@@ -326,7 +326,7 @@ def replies(folder: Path) -> Iterator[Case]:
         assert all(report.failures[client] for client in "ab")
         return REFUSED
 
-    with _identity():
+    with identity():
         yield case
 
 
@@ -338,7 +338,7 @@ def _take(strategy: SchemeStrategy, kind: str, found: list[Message]) -> None:
 
 
 @contextmanager
-def _identity() -> Iterator[None]:
+def identity() -> Iterator[None]:
     """Flower wants to know who makes a message."""
     known = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
@@ -351,21 +351,32 @@ def _identity() -> Iterator[None]:
 # Introductions
 
 
-class _Told(InlineGrid):
-    """Nodes that say what they are told to, one after the other."""
+class Told(InlineGrid):
+    """Nodes that say at once, and in order, what they are told to."""
 
     def __init__(self, said: Mapping[int, RecordDict | Error]) -> None:
         super().__init__(len(said))
-        self._said = said
+        self._said, self._ready = said, dict[str, Message]()
 
-    def _answer(self, message: Message) -> Message:
-        said = self._said[message.metadata.dst_node_id]
-        return Message(cast(Any, said), reply_to=message)
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """See :class:`InlineGrid`."""
+        ids = []
+        for number, asked in enumerate(messages, start=len(self._ready)):
+            asked.metadata.__dict__["_message_id"] = f"{asked.metadata.dst_node_id}/{number}"
+            said = self._said[asked.metadata.dst_node_id]
+            ids.append(asked.metadata.message_id)
+            self._ready[ids[-1]] = Message(cast(Any, said), reply_to=asked)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """See :class:`InlineGrid`."""
+        wanted = set(message_ids)
+        return [self._ready.pop(one) for one in list(self._ready) if one in wanted]
 
 
 def introduction(rng: Random, node: int, classes: int) -> RecordDict:
-    """What an honest node says of itself."""
-    clients = [f"{node}-{number}" for number in range(int(rng.integers(1, 4)))]
+    """What an honest node of two clients says of itself."""
+    clients = [f"{node}-{number}" for number in range(2)]
     metrics: dict[str, Any] = {
         "train_examples": [int(n) for n in rng.integers(1, 99, len(clients))],
         "test_examples": [int(n) for n in rng.integers(1, 99, len(clients))],
@@ -395,7 +406,7 @@ def introductions(folder: Path) -> Iterator[Case]:
             disturb(rng, cast(RecordDict, said[bad]))
         data = {"data.name": "synthetic" if classes else "quadratic"}
         settings = parse({"scheme": str(pick(rng, ["fedavg", "afl", "fedu"])), **data})
-        grid, roster = _Told(said), Roster()
+        grid, roster = Told(said), Roster()
         try:
             roster.update(grid, settings, "", threading.Event(), deployed=rng.random() < 0.5)
             _check_roster(roster, settings)
@@ -408,12 +419,12 @@ def introductions(folder: Path) -> Iterator[Case]:
             assert there == set(cast(list[str], honest)) - _claimed(roster, bad)
         return ACCEPTED if any(who.node == bad for who in roster.clients.values()) else REFUSED
 
-    with _identity(), _impatient():
+    with identity(), impatient():
         yield case
 
 
 @contextmanager
-def _impatient() -> Iterator[None]:
+def impatient() -> Iterator[None]:
     """Nobody waits for a node that only nonsense says is there."""
     before = roster_module.PATIENCE, roster_module.DEPLOYED_PAUSE
     roster_module.PATIENCE, roster_module.DEPLOYED_PAUSE = 0.0, 0.001
@@ -495,7 +506,7 @@ def messages(folder: Path) -> Iterator[Case]:
         note = reply.content.config_records[wire.NOTE]
         return REFUSED if "refused" in note or not note["clients"] else ACCEPTED
 
-    with _identity(), chdir(folder):
+    with identity(), chdir(folder):
         client_app(message=order("train", 1, template), context=context)
         yield case
 
@@ -644,7 +655,7 @@ def runs(folder: Path) -> Iterator[Case]:
         check_run(folder / "run")
         return ACCEPTED
 
-    with _impatient():
+    with impatient():
         yield case
 
 

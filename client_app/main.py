@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -11,12 +10,12 @@ from flwr.clientapp import ClientApp
 
 from client_app.device import Device, device
 from client_app.node import Node, Problem, Result, problem, started_from
+from client_app.orders import Order, read_order
 from client_app.record import record
 from client_app.stores import ContextStore, DeviceStore, DiskStore, MemoryStore, Mirrored, Store
 from strategies.core import wire
 from strategies.core.errors import BadInput
-from strategies.core.files import write_atomically
-from strategies.settings import Settings, parse
+from strategies.core.files import sweep, write_atomically
 
 # The stores of nodes that keep their clients' state in this process's memory, by run
 # folder and node.
@@ -29,8 +28,9 @@ app = ClientApp()
 def query(message: Message, context: Context) -> Message:
     """Tell which clients live here, and what their data look like."""
     try:
-        reply = Message(_introduce(_node(message, context), context), reply_to=message)
-        return _recorded(reply, message, context, "query")
+        order = read_order(message)
+        reply = Message(_introduce(_node(order, context), context), reply_to=message)
+        return _recorded(reply, order, context, "query")
     except BadInput as error:  # for the server to pass on to the user as it is
         note = ConfigRecord({"refused": str(error)})
         return Message(wire.content({}, MetricRecord(), note), reply_to=message)
@@ -39,30 +39,26 @@ def query(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients the message names."""
-    note = _note(message)
-    result = _node(message, context).train(
-        cast(int, note["round"]),
-        cast(list[str], note["clients"]),
-        cast(list[float], note["weights"]),
-        wire.unpack(message.content.array_records[wire.ARRAYS]),
-    )
-    return _recorded(_reply(result, message), message, context, "train")
+    order = read_order(message)
+    node = _node(order, context)
+    result = node.train(order.round, order.clients, order.weights, order.arrays)
+    return _recorded(_reply(result, order, message), order, context, "train")
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the clients the message names."""
-    note = _note(message)
-    result = _node(message, context).evaluate(
-        cast(int, note["round"]),
-        cast(list[str], note["clients"]),
-        wire.unpack(message.content.array_records[wire.ARRAYS]),
-        _place(message, context, "predictors"),
-        cast(int, note["adapt"]),
-        _place(message, context, "outcomes"),
+    order = read_order(message)
+    result = _node(order, context).evaluate(
+        order.round,
+        order.clients,
+        order.arrays,
+        _place(order, context, "predictors"),
+        order.adapt,
+        _place(order, context, "outcomes"),
     )
-    _leave_diagnostics(result, message, context)
-    return _recorded(_reply(result, message), message, context, "evaluate")
+    _leave_diagnostics(result, order, context)
+    return _recorded(_reply(result, order, message), order, context, "evaluate")
 
 
 def forget() -> None:
@@ -70,19 +66,17 @@ def forget() -> None:
     _memories.clear()
 
 
-def _node(message: Message, context: Context) -> Node:
+def _node(order: Order, context: Context) -> Node:
     torch.set_num_threads(1)  # nodes share the machine; one core each
-    settings = parse(message.content.config_records[wire.SETTINGS])
-    own = device(context.node_config)
+    settings, own = order.settings, device(context.node_config)
     if own is not None:  # where the server's data are is none of a device's business
         settings = replace(settings, data=replace(settings.data, path=own.data_path))
     loaded = problem(settings, None if own is None else own.clients)
-    if wire.WARM in message.content.array_records:
-        loaded = started_from(loaded, wire.unpack(message.content.array_records[wire.WARM]))
+    if order.warm:
+        loaded = started_from(loaded, order.warm)
     hosted = _hosted(loaded, context) if own is None else own.clients
-    store = _store(settings, message, context) if own is None else _own(settings, message, own)
-    lr = cast(float, _note(message).get("lr", settings.run.lr))
-    return Node(settings.with_run(lr=lr), loaded, hosted, store)
+    store = _store(order, context) if own is None else _own(order, own)
+    return Node(settings.with_run(lr=order.lr), loaded, hosted, store)
 
 
 def _hosted(loaded: Problem, context: Context) -> tuple[str, ...]:
@@ -92,42 +86,41 @@ def _hosted(loaded: Problem, context: Context) -> tuple[str, ...]:
     return tuple(sorted(loaded.data.clients)[place::nodes])
 
 
-def _store(settings: Settings, message: Message, context: Context) -> Store:
-    folder = cast(str, _note(message)["state-dir"])
+def _store(order: Order, context: Context) -> Store:
+    folder, kind = order.state_dir, order.settings.run.store
     durable = DiskStore(Path(folder))
-    if settings.run.store == "memory":
+    if kind == "memory":
         return _memories.setdefault((folder, context.node_id), Mirrored(MemoryStore(), durable))
-    if settings.run.store == "context":
+    if kind == "context":
         return Mirrored(ContextStore(context.state, folder), durable)
     return durable
 
 
-def _own(settings: Settings, message: Message, own: Device) -> Store:
+def _own(order: Order, own: Device) -> Store:
     """A device's store: in its own folder, whatever the server says; only the name is the run's."""
-    states = own.states(cast(str, _note(message)["state-dir"]))
-    return DeviceStore(states, own.runs, keep=settings.run.personal_from == "keep")
+    states = own.states(order.state_dir)
+    sweep(states, own.predictors, own.predictors.with_name("outcomes"))
+    return DeviceStore(states, own.runs, keep=order.settings.run.personal_from == "keep")
 
 
-def _place(message: Message, context: Context, what: str) -> Path | None:
+def _place(order: Order, context: Context, what: str) -> Path | None:
     """Where final models or outcomes go, if asked for: on a device, to its own folder."""
-    folder = cast(str, _note(message).get(f"{what}-dir", ""))
-    own = device(context.node_config)
+    folder, own = order.folders[what], device(context.node_config)
     if not folder:
         return None
     return Path(folder) if own is None else own.predictors.with_name(what)
 
 
-def _leave_diagnostics(result: Result, message: Message, context: Context) -> None:
+def _leave_diagnostics(result: Result, order: Order, context: Context) -> None:
     """Write a simulation's numbers about personal states into its folder.
 
     No reply carries them, and a device writes them nowhere: they would leave with the folder.
     """
-    note = _note(message)
-    folder = cast(str, note.get("diagnostics-dir", ""))
+    folder = order.folders["diagnostics"]
     if not folder or not result.diagnostics or device(context.node_config) is not None:
         return
     Path(folder).mkdir(parents=True, exist_ok=True)
-    numbers = {"round": note["round"], "clients": result.clients, **result.diagnostics}
+    numbers = {"round": order.round, "clients": result.clients, **result.diagnostics}
     name = f"{context.node_config.get('partition-id', 0)}.json"
     write_atomically(Path(folder) / name, json.dumps(numbers).encode())
 
@@ -147,13 +140,13 @@ def _introduce(node: Node, context: Context) -> RecordDict:
     return wire.content(arrays, MetricRecord(metrics), ConfigRecord({"clients": clients}))
 
 
-def _reply(result: Result, message: Message) -> Message:
+def _reply(result: Result, order: Order, message: Message) -> Message:
     metrics: dict[str, int | float | list[int] | list[float]] = {"weight": result.weight}
     metrics |= result.metrics
     metrics |= {f"seconds_{what}": spent for what, spent in result.seconds.items()}
     note = ConfigRecord(
         {
-            "round": cast(int, _note(message)["round"]),
+            "round": order.round,
             "clients": result.clients,
             "failed": list(result.failures),
             "reasons": list(result.failures.values()),
@@ -163,13 +156,9 @@ def _reply(result: Result, message: Message) -> Message:
     return Message(wire.content(result.mean, MetricRecord(metrics), note), reply_to=message)
 
 
-def _recorded(reply: Message, message: Message, context: Context, kind: str) -> Message:
+def _recorded(reply: Message, order: Order, context: Context, kind: str) -> Message:
     """A reply, which on a device leaves only once it is on record."""
-    own, note = device(context.node_config), _note(message)
+    own = device(context.node_config)
     if own is not None:
-        record(own, cast(str, note["state-dir"]), kind, cast(int, note.get("round", 0)), reply)
+        record(own, order.state_dir, kind, order.round, reply)
     return reply
-
-
-def _note(message: Message) -> ConfigRecord:
-    return message.content.config_records[wire.NOTE]

@@ -235,7 +235,11 @@ class Mirrored:
 def read_state(path: Path) -> PersonalState:
     """Read a state file, or refuse it by name."""
     header, tensors = unseal(path, FORMAT)
-    return _from_header(header, tensors)
+    try:
+        return _from_header(header, tensors)
+    except (KeyError, ValueError) as error:
+        why = f"its header has no proper {error}"
+        raise BadState(f"{path} is damaged ({why}); it was left as it is.") from error
 
 
 def _header(state: PersonalState) -> dict[str, str]:

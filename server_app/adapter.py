@@ -9,8 +9,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
-from typing import Any, cast
+from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
@@ -18,17 +19,15 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from client_app.node import POOL
+from server_app.replies import Refused, Reply, read_reply
 from server_app.roster import Client, Roster, by_node, lost, message
 from strategies.core import wire
+from strategies.core.files import BadFile
 from strategies.core.scheme import Federation, Member, Round
 from strategies.core.task import Task
-from strategies.core.trees import Tree, fingerprint, flatten, unflatten
+from strategies.core.trees import Tree, fingerprint, flatten, is_finite, norm, unflatten
 from strategies.settings import Settings
 from strategies.stages import Stage
-
-
-class Refused(Exception):
-    """A reply that is left out, and why."""
 
 
 @dataclass
@@ -195,36 +194,48 @@ class SchemeStrategy(Strategy):
         return wire.pack(self.shared), self._metrics()
 
     def take_in(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Give the scheme the mean of the valid uploads; without any, nothing changes."""
-        scheme, config = self.settings.scheme, self.settings.scheme_config
-        parts: list[tuple[float, list[str], Tree]] = []
-        for reply in self._valid(server_round, replies):
-            arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
-            parts.append((self._weight(reply), self._clients_of(reply), arrays))
-        if parts:
-            clients = [client for _, named, _ in parts for client in named]
-            uploads = Round(
-                unflatten(scheme.upload, self._united(parts, clients)),
-                tuple(sorted(clients)),
-                self.federation,
-                server_round,
-            )
-            self.server = scheme.aggregate(config, self.server, uploads)
-        else:
-            log(
-                WARNING, "Round %s had no valid reply: the weights stay as they were.", server_round
-            )
+        """Give the scheme the mean of the valid uploads; without any, nothing changes.
 
-    def _united(self, parts: list[tuple[float, list[str], Tree]], clients: list[str]) -> Tree:
+        An upload may be finite and yet so large that the server's arithmetic overflows. Then
+        the largest is left out, as if it had been refused, until what the server holds is finite.
+        """
+        parts = self._valid(server_round, replies)
+        while parts:
+            new = self._aggregated(server_round, parts)
+            if new is not None:
+                self.server = new
+                return
+            worst = max(parts, key=lambda part: float(norm(part.arrays)))
+            parts = [part for part in parts if part is not worst]
+            self.report.clients = sorted(set(self.report.clients) - set(worst.clients))
+            reason = "weights so large that the server's would become NaN or infinite"
+            self._fail(server_round, worst.clients, reason)
+            self.report.failures = dict(sorted(self.report.failures.items()))
+        log(WARNING, "Round %s had no valid reply: the weights stay as they were.", server_round)
+
+    def _aggregated(self, round_: int, parts: Sequence[Reply]) -> Any:
+        """The server's state after the scheme has taken in uploads; None if it is not finite."""
+        scheme, config = self.settings.scheme, self.settings.scheme_config
+        clients = [client for part in parts for client in part.clients]
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean: Any = unflatten(scheme.upload, self._united(parts, clients))
+            uploads = Round(mean, tuple(sorted(clients)), self.federation, round_)
+            try:
+                new = scheme.aggregate(config, self.server, uploads)
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                return None  # of a matrix that is not finite
+        return new if is_finite(flatten(new)) else None
+
+    def _united(self, parts: Sequence[Reply], clients: list[str]) -> Tree:
         """The nodes' means as one mean, and their rows as one table in order of the clients."""
-        total = sum(weight for weight, _, _ in parts)
+        total = sum(part.weight for part in parts)
         order = sorted(range(len(clients)), key=lambda place: clients[place])
         united: Tree = {}
-        for name, value in parts[0][2].items():
+        for name, value in parts[0].arrays.items():
             if name.partition("/")[0] in self.settings.scheme.each:
-                united[name] = torch.cat([tree[name] for _, _, tree in parts])[order]
+                united[name] = torch.cat([part.arrays[name] for part in parts])[order]
             else:
-                shares = [weight / total * tree[name].double() for weight, _, tree in parts]
+                shares = [part.weight / total * part.arrays[name].double() for part in parts]
                 united[name] = torch.stack(shares).sum(dim=0).to(value.dtype)
         return united
 
@@ -274,29 +285,26 @@ class SchemeStrategy(Strategy):
         """A client's weight by the key ``weights``."""
         return 1.0 if self.settings.weights == "uniform" else float(client.train_examples)
 
-    def _valid(self, round_: int, replies: Iterable[Message]) -> list[Message]:
+    def _valid(self, round_: int, replies: Iterable[Message]) -> list[Reply]:
         """The replies that count, in the order of the nodes; the rest goes into the report."""
         silent = dict(self._asked)
         self.report.nodes = {group[0].place: None for group in self._asked.values()}
-        valid: dict[int, Message] = {}
-        for reply in replies:
-            node = reply.metadata.src_node_id
+        valid: dict[int, Reply] = {}
+        for one in replies:
+            node = one.metadata.src_node_id
             asked = silent.pop(node, None)
             if asked is None:
                 log(WARNING, "A reply of node %s in round %s was not asked for.", node, round_)
                 continue
-            self.report.nodes[asked[0].place] = None if lost(reply) else _seconds_of(reply)
+            self.report.nodes[asked[0].place] = None if lost(one) else 0.0
             try:
-                self._check(round_, reply, asked)
+                reply = self._read(round_, one, asked)
             except Refused as why:
                 self._fail(round_, [client.id for client in asked], str(why))
                 continue
-            self._take_scores(reply)
-            named = {*self.report.clients, *self.report.failures}
-            unnamed = [client.id for client in asked if client.id not in named]
-            if unnamed:
-                self._fail(round_, unnamed, "its node's reply says nothing about it")
-            if self._clients_of(reply):
+            self.report.nodes[asked[0].place] = sum(reply.seconds.values())
+            self._note(round_, reply, asked)
+            if reply.clients:
                 valid[node] = reply
         for asked in silent.values():
             self._fail(round_, [client.id for client in asked], "no reply in time")
@@ -304,77 +312,49 @@ class SchemeStrategy(Strategy):
         self.report.failures = dict(sorted(self.report.failures.items()))
         return [valid[node] for node in self._asked if node in valid]
 
-    def _check(self, round_: int, reply: Message, asked: Sequence[Client]) -> None:
-        """Refuse a reply whose content cannot be trusted."""
-        if reply.has_error():
-            raise Refused(reply.error.reason or "an error without a reason")
-        if reply.metadata.message_type != self._kind:
-            raise Refused(f"a reply to another kind of message, {reply.metadata.message_type}")
-        try:
-            note = reply.content.config_records[wire.NOTE]
-            metrics = reply.content.metric_records[wire.METRICS]
-            arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
-            self.report.bytes_up += wire.size(reply.content)
-            if note["round"] != round_:
-                raise Refused(f"a late reply of round {note['round']!r}")
-            clients = cast(list[str], note["clients"])
-            failed = cast(list[str], note["failed"])
-            reasons = cast(list[str], note["reasons"])
-            if len(failed) != len(reasons) or not all(isinstance(one, str) for one in reasons):
-                raise Refused("a malformed reply: failures without reasons")
-            strangers = set(clients + failed) - {client.id for client in asked}
-            if strangers:
-                raise Refused(f"a reply for clients that were not asked: {sorted(strangers)}")
-            if not set(cast(list[str], note["diverged"])) <= set(failed):
-                raise Refused("a malformed reply: clients diverged that did not fail")
-            if len(set(clients + failed)) != len(clients + failed):
-                raise Refused("a reply that names a client twice")
-            for name, values in metrics.items():
-                if isinstance(values, list) and len(values) != len(clients):
-                    raise Refused(f"a malformed reply: {name} has {len(values)} numbers")
-            if clients and self._kind == MessageType.TRAIN:
-                self._check_upload(self._weight(reply), arrays, clients)
-        except Refused:
-            raise
-        except Exception as error:  # no bytes a node can send may end the run
-            raise Refused(f"a malformed reply ({type(error).__name__}: {error})") from error
-
-    def _check_upload(self, weight: float, arrays: Tree, clients: Sequence[str]) -> None:
-        expected = sum(self._weights[client] for client in clients)
-        if not math.isclose(weight, expected, rel_tol=1e-9):
-            raise Refused(f"a weight of {weight} where {expected} is due")
-        if fingerprint(arrays) != self._upload_shape(len(clients)):
+    def _read(self, round_: int, one: Message, asked: Sequence[Client]) -> Reply:
+        """A reply whose content can be trusted."""
+        if not one.has_error():
+            self.report.bytes_up += _size(one)
+        ids = [client.id for client in asked]
+        reply = read_reply(one, self._kind, round_, ids, self.task.classes)
+        uploads = reply.clients if self._kind == MessageType.TRAIN else []
+        expected = sum(self._weights[client] for client in uploads)
+        if not math.isclose(reply.weight, expected, rel_tol=1e-9):
+            raise Refused(f"a weight of {reply.weight} where {expected} is due")
+        if fingerprint(reply.arrays) != self._upload_shape(len(uploads)):
             raise Refused("weights of the wrong names, shapes or types")
-        if not all(bool(value.isfinite().all()) for value in arrays.values()):
+        if not is_finite(reply.arrays):
             raise Refused("weights that are NaN or infinite")
+        return reply
 
     def _upload_shape(self, count: int) -> str:
+        """What some clients' uploads look like; nobody's look like nothing."""
+        if not count:
+            return fingerprint({})
         scheme, config = self.settings.scheme, self.settings.scheme_config
         like = flatten(scheme.upload_like(config, self.server))
         each = [name for name in like if name.partition("/")[0] in scheme.each]
         return fingerprint(like | {n: like[n].expand(count, *like[n].shape) for n in each})
 
-    def _take_scores(self, reply: Message) -> None:
-        note = reply.content.config_records[wire.NOTE]
-        clients = self._clients_of(reply)
-        self.report.clients += clients
-        self.report.diverged += cast(list[str], note["diverged"])
-        for name, values in reply.content.metric_records[wire.METRICS].items():
-            if isinstance(values, list):
-                for client, value in zip(clients, values, strict=True):
-                    self.report.scores.setdefault(client, {})[name] = float(value)
-            elif name.startswith("seconds_"):
-                what = name.removeprefix("seconds_")
-                self.report.seconds[what] = max(self.report.seconds.get(what, 0.0), float(values))
-        reasons = zip(
-            cast(list[str], note["failed"]), cast(list[str], note["reasons"]), strict=True
-        )
-        for client, reason in reasons:
-            self._fail(cast(int, note["round"]), [client], reason)
+    def _note(self, round_: int, reply: Reply, asked: Sequence[Client]) -> None:
+        """Put what a valid reply says into the report."""
+        self.report.clients += reply.clients
+        self.report.diverged += reply.diverged
+        for name, values in reply.scores.items():
+            for client, value in zip(reply.clients, values, strict=True):
+                self.report.scores.setdefault(client, {})[name] = value
+        for what, spent in reply.seconds.items():
+            self.report.seconds[what] = max(self.report.seconds.get(what, 0.0), spent)
+        for client, reason in reply.failures.items():
+            self._fail(round_, [client], reason)
+        named = {*reply.clients, *reply.failures}
+        unnamed = [client.id for client in asked if client.id not in named]
+        if unnamed:
+            self._fail(round_, unnamed, "its node's reply says nothing about it")
 
     def _fail(self, round_: int, clients: Sequence[str], reason: str) -> None:
-        for client in clients:
-            self.report.failures[client] = reason
+        self.report.failures |= dict.fromkeys(clients, reason)
         log(WARNING, "Round %s: left out client %s: %s", round_, ", ".join(clients), reason)
 
     def _metrics(self) -> MetricRecord:
@@ -383,22 +363,28 @@ class SchemeStrategy(Strategy):
         columns = {n: [s[n] for s in self.report.scores.values() if n in s] for n in names}
         return MetricRecord({name: sum(column) / len(column) for name, column in columns.items()})
 
-    @staticmethod
-    def _clients_of(reply: Message) -> list[str]:
-        return cast(list[str], reply.content.config_records[wire.NOTE]["clients"])
 
-    @staticmethod
-    def _weight(reply: Message) -> float:
-        return float(cast(float, reply.content.metric_records[wire.METRICS]["weight"]))
+def restored(settings: Settings, task: Task, saved: Tree) -> Any:
+    """The server's state a checkpoint holds, or a refusal of one that is another model's.
+
+    What grows with the clients, such as a graph or a client's own model, may be of any size.
+    """
+    scheme = settings.scheme
+    fresh = flatten(scheme.init_server(settings.scheme_config, task))
+    for name, value in fresh.items():
+        there = saved.get(name, torch.zeros(0, dtype=torch.bool))
+        fits = (there.dtype, there.ndim) == (value.dtype, value.ndim)
+        if not fits or ("/" in name and there.shape != value.shape):
+            raise BadFile(f"The checkpoint does not fit the run's model (see {name}).")
+    return unflatten(scheme.server, saved)
 
 
-def _seconds_of(reply: Message) -> float:
-    """How long a node worked, by its own reckoning; 0 where it does not say."""
-    if reply.has_error():
-        return 0.0
-    told = reply.content.metric_records.get(wire.METRICS) or MetricRecord()
-    spent = [value for name, value in told.items() if name.startswith("seconds_")]
-    return float(sum(value for value in spent if isinstance(value, (int, float))))
+def _size(reply: Message) -> int:
+    """Bytes of a reply, which may hold what has no size."""
+    try:
+        return wire.size(reply.content)
+    except Exception:  # whatever Flower makes of it; reading the reply says what is wrong
+        return 0
 
 
 def _pool(clients: Sequence[Client]) -> Client:

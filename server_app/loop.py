@@ -17,7 +17,7 @@ from flwr.superlink.grid import HttpGrid
 
 from client_app.node import make_task
 from client_app.stores import DiskStore
-from server_app.adapter import Report, SchemeStrategy
+from server_app.adapter import Report, SchemeStrategy, restored
 from server_app.divergence import stop_if_diverged
 from server_app.roster import DEPLOYED_PAUSE, Client, Roster, by_node, exchange, unanswered
 from server_app.runfolder import Checkpoint, RunFolder, new_name
@@ -87,6 +87,7 @@ def run(
     if resume:
         saved = folder.read_checkpoint()
         events = folder.read_events(saved.round)
+        folder.sweep(folder.states if deployed else states)
     elif not deployed and states.exists() and (not states.is_dir() or any(states.iterdir())):
         raise BadInput(f"state-dir: {states} is no empty folder; choose one, or a new one.")
     folder.write_config(settings)
@@ -200,7 +201,7 @@ def _strategy(
         # A part that only this stage's model has, such as an adapter, starts as it would.
         start = {name: warm.get(name, value) for name, value in task.initial.items()}
         task = replace(task, initial=start)
-    server = None if saved is None else unflatten(settings.scheme.server, saved.server)
+    server = None if saved is None else restored(settings, task, saved.server)
     place = states / _state_folder(told, stage)
     return SchemeStrategy(
         settings,

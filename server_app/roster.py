@@ -5,14 +5,13 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from logging import WARNING
-from typing import cast
 
 from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from torch import Tensor
 
+from server_app.replies import Facts, Refused, read_introduction
 from strategies.core import wire
 from strategies.core.errors import BadInput, RunFailed
 from strategies.core.seeding import generator
@@ -23,25 +22,8 @@ from strategies.settings import Settings
 DEPLOYED_PAUSE = 0.25
 # Seconds after which Flower gives up on a reply that was sent by half.
 HALF_SENT = 200.0
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the server must know of the data to build the model; it never sees the data.
-
-    Parameters
-    ----------
-    input_shape : tuple of int
-        Of one example.
-    classes : int
-        0 for quadratic problems.
-    init : Tensor or None
-        Where the weights of a quadratic problem start.
-    """
-
-    input_shape: tuple[int, ...]
-    classes: int
-    init: Tensor | None
+# Seconds that a simulation waits for its nodes.
+PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +70,9 @@ class Roster:
     asked : dict
         Nodes that have not answered yet, and the messages that asked them.
     expected : int
-        How many nodes there are, by what they say.
+        How many nodes there are, by what they say; of devices it is never known.
+    left_out : dict
+        Nodes whose introduction was no good, and why; they are asked again in the next round.
     """
 
     clients: dict[str, Client] = field(default_factory=dict)
@@ -96,6 +80,7 @@ class Roster:
     facts: Facts | None = None
     asked: dict[int, str] = field(default_factory=dict)
     expected: int = 1
+    left_out: dict[int, BadInput | RunFailed] = field(default_factory=dict)
 
     def present(self, round_: int) -> dict[str, Client]:
         """The clients that are there in a round, in order of their ids."""
@@ -125,74 +110,84 @@ class Roster:
         """Ask nodes that are new which clients they host, and wait until enough are there.
 
         A simulation has enough when all nodes have answered. A deployment has when
-        ``min-clients`` have; from then on nobody waits for a device's introduction.
+        ``min-clients`` have; from then on nobody waits for a device's introduction. A node whose
+        introduction is no good is left out, unless too few are left: then the run ends with
+        the reason. In a simulation, where all nodes have the same user, what a node says is
+        wrong with the input ends it at once.
         """
-        limit, least = time.monotonic() + 60.0, settings.run.min_clients if deployed else 1
+        limit, least = time.monotonic() + PATIENCE, settings.run.min_clients if deployed else 1
+        self.left_out = {}
         while True:
             online = set(grid.get_node_ids())
             self._ask(grid, settings, state_dir, online)
-            for reply in list(grid.pull_messages(set(self.asked.values()))) if self.asked else []:
-                answered = reply.metadata.reply_to_message_id
-                self.asked = {node: one for node, one in self.asked.items() if one != answered}
+            node_of = {one: node for node, one in self.asked.items()}
+            for reply in list(grid.pull_messages(set(node_of))) if node_of else []:
+                node = node_of[reply.metadata.reply_to_message_id]
+                del self.asked[node]
                 if lost(reply):  # if it comes back, it is asked again
                     continue
                 try:
-                    self.expected = max(self.expected, self._welcome(reply, online))
+                    said = self._welcome(reply, node, online)
+                    self.expected = max(self.expected, 1 if deployed else said)
                 except (BadInput, RunFailed) as error:
-                    if not (deployed and self._enough(least)):
+                    if isinstance(error, BadInput) and not deployed:
                         raise
-                    log(WARNING, "A node is left out: %s", error)
+                    self.left_out[node] = error
+                    log(WARNING, "Node %s is left out: %s", node, error)
             if self._enough(least) and (deployed or not self.asked):
                 return
-            if time.monotonic() > limit and not (deployed or self.asked):
-                raise RunFailed("No node has introduced itself within 60 seconds.")
+            self._give_up(online, time.monotonic() > limit, deployed)
             pause(DEPLOYED_PAUSE if deployed else 0.005, stop)
 
     def _enough(self, least: int) -> bool:
-        return len(self.nodes) >= self.expected and len(self.clients) >= max(1, least)
+        answered = len(self.nodes | self.left_out.keys())
+        return answered >= self.expected and len(self.clients) >= max(1, least)
+
+    def _give_up(self, online: set[int], late: bool, deployed: bool) -> None:
+        """End a run that waits in vain: for nodes that were all left out, or that do not come."""
+        answered = self.nodes | self.left_out.keys()
+        settled = online <= answered and (deployed or len(answered) >= self.expected)
+        if self.left_out and settled and not self.clients:
+            raise next(iter(self.left_out.values()))
+        if late and not (deployed or self.asked):
+            raise RunFailed(
+                f"Of {self.expected} nodes, {len(answered)} introduced themselves within "
+                f"{PATIENCE:.0f} seconds."
+            )
 
     def _ask(self, grid: Grid, settings: Settings, state_dir: str, online: set[int]) -> None:
         """Ask the nodes that are new; a node that left before it answered is forgotten."""
         self.asked = {node: one for node, one in self.asked.items() if node in online}
-        fresh = sorted(online - self.nodes - self.asked.keys())
+        self.left_out = {node: why for node, why in self.left_out.items() if node in online}
+        fresh = sorted(online - self.nodes - self.asked.keys() - self.left_out.keys())
         note = ConfigRecord({"state-dir": state_dir})
         asks = [message(settings, node, MessageType.QUERY, 0, {}, note) for node in fresh]
         self.asked |= zip(fresh, grid.push_messages(asks) if asks else (), strict=True)
 
-    def _welcome(self, reply: Message, online: set[int]) -> int:
+    def _welcome(self, reply: Message, node: int, online: set[int]) -> int:
         """Take in a node; returns how many nodes it says there are."""
-        node = reply.metadata.src_node_id
-        if reply.has_error():
-            raise RunFailed(f"A node could not introduce itself: {reply.error.reason}")
-        note = reply.content.config_records[wire.NOTE]
-        if "refused" in note:
-            raise BadInput(str(note["refused"]))
-        metrics = reply.content.metric_records[wire.METRICS]
-        arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
-        shape = tuple(cast(list[int], metrics["input_shape"]))
-        facts = Facts(shape, cast(int, metrics["classes"]), arrays.get("init"))
-        if self.facts is not None and facts.input_shape != self.facts.input_shape:
-            raise BadInput(
-                f"Nodes disagree on the data's shape: {facts.input_shape} and "
-                f"{self.facts.input_shape}."
-            )
-        self.facts = self.facts or facts
+        try:
+            found = read_introduction(reply)
+        except Refused as why:
+            raise RunFailed(f"A node could not introduce itself: {why}") from why
+        disagreement = found.facts.differs(self.facts) if self.facts else ""
+        if disagreement:
+            raise RunFailed(f"Nodes disagree on {disagreement}.")
+        self.facts = self.facts or found.facts
         self.nodes.add(node)
-        train = cast(list[int], metrics["train_examples"])
-        test = cast(list[int], metrics["test_examples"])
-        labels = cast(list[int], metrics.get("label_counts", []))
-        for place, client in enumerate(cast(list[str], note["clients"])):
-            before = self.clients.get(client)
+        for who in found.clients:
+            before = self.clients.get(who.id)
             if before is not None and before.node in online - {node}:
-                log(WARNING, "Node %s says it is client %s, which is there already.", node, client)
+                log(WARNING, "Node %s says it is client %s, which is there already.", node, who.id)
                 continue
             if before is not None:  # a device that was restarted without a key is a new node
-                log(WARNING, "Client %s is now on node %s.", client, node)
-            own = tuple(labels[place * facts.classes : (place + 1) * facts.classes])
+                log(WARNING, "Client %s is now on node %s.", who.id, node)
             joins = 0 if before is None else before.joins
-            self.clients[client] = Client(client, node, 0, train[place], test[place], own, joins)
+            self.clients[who.id] = Client(
+                who.id, node, 0, who.train_examples, who.test_examples, who.labels, joins
+            )
         self._settle_places()
-        return cast(int, metrics["nodes"])
+        return found.nodes
 
     def _settle_places(self) -> None:
         """Number the nodes in order of their first clients: the same in every run and engine."""

@@ -9,10 +9,11 @@ import io
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,12 +23,15 @@ import tomli_w
 
 from strategies.core.config import flatten
 from strategies.core.errors import BadInput
-from strategies.core.files import put, seal, unseal, write_aside, write_atomically
+from strategies.core.files import BadFile, put, seal, sweep, unseal, write_aside, write_atomically
+from strategies.core.reading import Malformed, ids, listed, number, real, text, whole
 from strategies.core.trees import Tree
 from strategies.settings import Settings, parse
 
 CHECKPOINT = "bouquet-checkpoint-1"
 WARM_START = "bouquet-warm-start-1"
+# What new_name makes.
+NAME = "[0-9]{8}-[0-9]{6}-[0-9a-f]{8}"
 
 
 @dataclass(frozen=True)
@@ -119,8 +123,19 @@ class RunFolder:
         write_atomically(self._name, f"{name}\n".encode())
 
     def read_name(self) -> str:
-        """The name by which devices know the run; empty if it never had one."""
-        return self._name.read_text("utf-8").strip() if self._name.exists() else ""
+        """The name by which devices know the run; empty if it never had one.
+
+        Devices that were told another name would start without what they have learned.
+        """
+        if not self._name.exists():
+            return ""
+        try:
+            name = self._name.read_text("ascii").removesuffix("\n")
+        except (OSError, UnicodeDecodeError):
+            name = ""
+        if not re.fullmatch(NAME, name):
+            raise BadFile(f"{self._name} is damaged (it holds no run's name).")
+        return name
 
     @property
     def _name(self) -> Path:
@@ -144,8 +159,11 @@ class RunFolder:
         if not self.checkpoint.exists():  # a crash between two files: nothing is lost
             self.restore_checkpoint()
         header, server = unseal(self.checkpoint, CHECKPOINT)
-        stage = int(header.get("stage", "1"))
-        return Checkpoint(int(header["round"]), stage, header["scheme"], server)
+        try:
+            round_, stage = int(header["round"]), int(header.get("stage", "1"))
+            return Checkpoint(round_, stage, header["scheme"], server)
+        except (KeyError, ValueError) as error:
+            raise BadFile(f"{self.checkpoint} is damaged (its header is not whole).") from error
 
     def write_warm_start(self, stage: int, weights: Tree) -> None:
         """Remember the weights a stage starts from."""
@@ -165,10 +183,26 @@ class RunFolder:
         self._append("events.jsonl", event)
 
     def read_events(self, last: int) -> list[dict[str, Any]]:
-        """The log's rounds up to the last; a line cut short by a crash is left out."""
+        """The log's rounds up to the last, in order; lines that are damaged are left out."""
+        found: dict[int, dict[str, Any]] = {}
+        for line in self._lines("events.jsonl"):
+            event = _parsed(line, _check_event)
+            if event is not None:
+                found.setdefault(event["round"], event)
+        return [found[round_] for round_ in sorted(found) if round_ <= last]
+
+    def check_events(self, last: int) -> None:
+        """Refuse a log that lacks a finished round: the summary is summed up from it."""
         path = self.path / "events.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return [event for event in map(_parsed, lines) if event and event["round"] <= last]
+        if not path.exists():
+            return
+        told = {event["round"] for event in self.read_events(last)}
+        lacking = next((round_ for round_ in range(1, last + 1) if round_ not in told), None)
+        if lacking is not None:
+            raise BadFile(
+                f"{path} is damaged (it does not tell of round {lacking}); put back a copy, or "
+                "delete it to go on without what it tells of the rounds so far."
+            )
 
     def rewrite_events(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Replace the log, for a run that goes on from an earlier round."""
@@ -180,25 +214,24 @@ class RunFolder:
         self._append("history.jsonl", line)
 
     def cut_history(self, last: int) -> None:
-        """Leave out the rounds after the last, and a line cut short by a crash."""
-        path = self.path / "history.jsonl"
-        kept = []
-        if path.exists():
-            with open(path, encoding="utf-8") as file:
-                for line in file:
-                    found = _parsed(line)
-                    if found and found["round"] <= last:
-                        kept.append(line)
-        write_atomically(path, "".join(kept).encode())
+        """Leave out the rounds after the last, and lines that are damaged."""
+        kept: dict[int, bytes] = {}
+        for line in self._lines("history.jsonl"):
+            found = _parsed(line, _check_columns)
+            if found is not None and found["round"] <= last:
+                kept.setdefault(found["round"], line + b"\n")
+        write_atomically(self.path / "history.jsonl", b"".join(kept[one] for one in sorted(kept)))
 
     def read_diagnostics(self, round_: int) -> dict[str, dict[str, float]]:
-        """What a simulation's nodes told of personal states in a round: numbers by client."""
+        """What a simulation's nodes told of personal states in a round: numbers by client.
+
+        A file that is damaged tells nothing.
+        """
         told: dict[str, dict[str, float]] = {}
         for path in sorted(self.diagnostics.glob("*.json")):
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = _parsed(_content(path), _check_columns) or {"round": 0}
             if found.pop("round") == round_:  # else a node that was not asked, or late
-                clients = found.pop("clients")
-                for place, client in enumerate(clients):
+                for place, client in enumerate(found.pop("clients")):
                     told[client] = {name: values[place] for name, values in found.items()}
         return told
 
@@ -206,9 +239,20 @@ class RunFolder:
         """Forget them once the history has them all."""
         shutil.rmtree(self.diagnostics, ignore_errors=True)
 
+    def sweep(self, states: Path) -> None:
+        """Remove what a run that was killed left half-written in its folders."""
+        inner = (self.path / "server", self.diagnostics, self.predictors, self.outcomes)
+        sweep(self.path, *inner, states, *states.glob("stage*/"))
+
+    def _lines(self, name: str) -> list[bytes]:
+        """A log's lines; none where there is no log."""
+        return _content(self.path / name).splitlines()
+
     def _append(self, name: str, line: Mapping[str, Any]) -> None:
-        with open(self.path / name, "a", encoding="utf-8") as file:
-            file.write(to_json(line) + "\n")
+        with open(self.path / name, "ab") as file:
+            file.write(f"{to_json(line)}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())  # before the checkpoint says that the round is done
 
     def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the table of clients."""
@@ -224,13 +268,59 @@ class RunFolder:
         write_atomically(self.path / "summary.json", (to_json(summary, indent=2) + "\n").encode())
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
-    """A line of a log, or nothing where a crash cut it short."""
+def _content(path: Path) -> bytes:
+    """What a file holds; nothing where it is not there or cannot be read."""
     try:
-        found: dict[str, Any] = json.loads(line)
-    except json.JSONDecodeError:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _parsed(line: bytes, check: Callable[[dict[str, Any]], None]) -> dict[str, Any] | None:
+    """A line of a log, or nothing where a crash cut it short or it was damaged."""
+    try:
+        found = json.loads(line.decode())
+        if not isinstance(found, dict):
+            return None
+        check(found)
+    except (ValueError, KeyError, RecursionError):
         return None
     return found
+
+
+def _check_event(event: Mapping[str, Any]) -> None:
+    """Refuse an event that a resumed run could not build on."""
+    whole(event["round"], "round", low=1)
+    number(event["seconds"], "seconds")
+    whole(event["bytes_up"], "bytes_up")
+    whole(event["bytes_down"], "bytes_down")
+    ids(event["clients"], "clients")
+    listed(event["failures"], "failures", _failure)
+    if not isinstance(event["metrics"], dict):
+        raise Malformed("metrics must be an object")
+    for name, value in event["metrics"].items():
+        _perhaps(value, name)
+
+
+def _failure(value: object, what: str) -> None:
+    if not isinstance(value, dict):
+        raise Malformed(f"{what} must be objects")
+    text(value["client"], what)
+    text(value["reason"], what)
+
+
+def _check_columns(found: Mapping[str, Any]) -> None:
+    """Refuse what is not a number, or null, for each of some clients in a round."""
+    whole(found["round"], "round", low=1)
+    count = len(ids(found["clients"], "clients"))
+    for name in found.keys() - {"version", "round", "clients"}:
+        listed(found[name], name, _perhaps, count)
+
+
+def _perhaps(value: object, what: str) -> None:
+    """A number, or null for one that is not known."""
+    if value is not None:
+        real(value, what)
 
 
 def new_folder(settings: Settings) -> RunFolder:
@@ -284,7 +374,9 @@ def resumed(folder: RunFolder, changes: Mapping[str, object]) -> Settings:
                 f"--resume: {name} is {old[name]!r} in {folder.path} and cannot become {value!r}; "
                 "only rounds may be raised."
             )
+    folder.read_name()
     saved = folder.read_checkpoint()
+    folder.check_events(saved.round)
     stages, done = after.stages, saved.round
     trains = stages[saved.stage - 1].scheme if saved.stage <= len(stages) else "nothing"
     if saved.scheme != trains:

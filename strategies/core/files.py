@@ -6,16 +6,20 @@ checksum over themselves and every tensor. Reading one runs no code.
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 
 from strategies.core.errors import BadInput
 from strategies.core.trees import Tree, digest, sha256
+
+# The name write_aside gives, which ends with the number of the process that writes.
+_ASIDE = re.compile(r"\..+\.([0-9]{1,10})\.tmp")
 
 # Which examples a client's two models get right; written by nodes, read by reports.
 OUTCOMES = "bouquet-outcomes-1"
@@ -43,6 +47,31 @@ def write_aside(path: Path, content: bytes) -> Path:
             aside.unlink()
         raise
     return aside
+
+
+def sweep(*folders: Path) -> None:
+    """Remove what a writer that was killed left aside in folders of its own.
+
+    What a process that still runs has written is left alone, unless it is this one, which
+    sweeps before it writes; so is every name :func:`write_aside` does not give.
+    """
+    for folder in folders:
+        for path in folder.glob(".*.tmp"):
+            found = _ASIDE.fullmatch(path.name)
+            if found and (int(found[1]) == os.getpid() or not _runs(int(found[1]))):
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of this number is there, anybody's."""
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def put(aside: Path, path: Path) -> None:
@@ -84,7 +113,11 @@ def unseal(path: Path, kind: str) -> tuple[dict[str, str], Tree]:
     """Header and tensors of a sealed file, or a sentence that names it and says why not."""
     words, tensors = _open(path, kind, contents=True)
     checksum = words.pop("checksum", "")
-    if checksum != _checksum(words, tensors):
+    try:
+        whole = checksum == _checksum(words, tensors)
+    except TypeError:  # tensors of a type that nothing here writes
+        whole = False
+    if not whole:
         raise BadFile(f"{path} is damaged (its checksum is wrong); it was left as it is.")
     return words, tensors
 
@@ -106,7 +139,7 @@ def _open(path: Path, kind: str, contents: bool) -> tuple[dict[str, str], Tree]:
             words = dict(file.metadata() or {})
             names = list(file.keys()) if contents else []
             tensors = {name: file.get_tensor(name) for name in names}
-    except (SafetensorError, OSError) as error:
+    except Exception as error:  # whatever safetensors and torch make of damaged bytes
         raise BadFile(f"{path} is damaged ({error}); it was left as it is.") from error
     if words.get("format") != kind:
         found = words.get("format", "an unknown format")

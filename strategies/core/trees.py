@@ -159,6 +159,11 @@ def finite(record: tuple[Any, ...], count: int) -> Tensor:
     return ok
 
 
+def is_finite(tree: Tree) -> bool:
+    """Whether all of a tree is finite."""
+    return all(bool(value.isfinite().all()) for value in tree.values())
+
+
 def fingerprint(tree: Tree) -> str:
     """A short name of a model's shape: parameter names, shapes and types, not values."""
     return digest(f"{k}:{v.dtype}:{tuple(v.shape)}".encode() for k, v in sorted(tree.items()))[:16]

@@ -8,7 +8,16 @@ from typing import Any, cast
 
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
@@ -20,7 +29,7 @@ from server_app.adapter import SchemeStrategy
 from server_app.roster import Client, Roster
 from strategies.core import wire
 from strategies.core.task import Task
-from strategies.core.trees import Tree
+from strategies.core.trees import Tree, flatten, is_finite, sha256
 from strategies.settings import parse
 
 ROUND = 7
@@ -31,6 +40,7 @@ CLIENTS = [
     Client("carla", node=12, place=1, train_examples=2, test_examples=1),
     Client("dan", node=13, place=2, train_examples=4, test_examples=1),
 ]
+LOSSES, ACCURACIES = ("shared_loss", "personal_loss"), ("shared_accuracy", "personal_accuracy")
 VALUES = {11: 100.0, 12: 1.0, 13: 4.0}
 # Of carla's 1 with weight 2 and dan's 4 with weight 4.
 MEAN_OF_THE_OTHERS = (2 * 1.0 + 4 * 4.0) / 6
@@ -73,17 +83,19 @@ def answer(
     metrics: dict[str, Any] | None = None,
     **note: Any,
 ) -> Message:
-    """A good reply to a train message, but for what the arguments change."""
-    asked = note_of(message)
+    """A good reply to a message, but for what the arguments change."""
+    asked, training = note_of(message), message.metadata.message_type == MessageType.TRAIN
     known = {"round": asked["round"], "clients": asked["clients"]}
     known |= {"failed": [], "reasons": [], "diverged": []}
     value = VALUES[message.metadata.dst_node_id]
-    numbers = {
-        "weight": sum(asked["weights"]),
-        "shared_loss": [value] * len(asked["clients"]),
-        "seconds_training": value,
-    } | (metrics or {})
-    tree = {"w/x": torch.full((2,), value)} if tree is None else tree
+    numbers: dict[str, Any] = {"weight": sum(asked["weights"]) if training else 0.0}
+    numbers |= {"seconds_training": value, "seconds_evaluation": 0.0}
+    if not training:
+        numbers |= {name: [value] * len(asked["clients"]) for name in LOSSES}
+        numbers |= {name: [0.5] * len(asked["clients"]) for name in ACCURACIES}
+    numbers |= metrics or {}
+    upload = {"w/x": torch.full((2,), value)} if training else {}
+    tree = upload if tree is None else tree
     content = wire.content(tree, MetricRecord(numbers), ConfigRecord(known | note))
     return Message(content, reply_to=message)
 
@@ -135,10 +147,19 @@ BAD_REPLIES: dict[str, tuple[Callable[[Message], Message | None], str]] = {
     "client claimed twice": (lambda m: answer(m, clients=["anna", "anna"]), ""),
     "client both done and failed": (lambda m: answer(m, failed=["ben"], reasons=["x"]), ""),
     "too much weight": (lambda m: answer(m, metrics={"weight": 41.0}), "41.0 where 40.0 is due"),
-    "weight that is NaN": (lambda m: answer(m, metrics={"weight": torch.nan}), "weight of nan"),
+    "weight that is NaN": (lambda m: answer(m, metrics={"weight": torch.nan}), "weight must be"),
     "weight that is a list": (lambda m: answer(m, metrics={"weight": [20.0, 20.0]}), "malformed"),
     "no weight": (lambda m: without(m, wire.METRICS, "weight"), "malformed"),
-    "too few scores": (lambda m: answer(m, metrics={"shared_loss": [1.0]}), "shared_loss has 1"),
+    "scores of training": (
+        lambda m: answer(m, metrics={"shared_loss": [1.0, 1.0]}),
+        "unknown 'shared_loss'",
+    ),
+    "a metric called round": (lambda m: answer(m, metrics={"round": [1.0, 1.0]}), "unknown"),
+    "no seconds": (lambda m: without(m, wire.METRICS, "seconds_training"), "lack seconds_tr"),
+    "seconds that are NaN": (lambda m: answer(m, metrics={"seconds_training": torch.nan}), "nan"),
+    "seconds below 0": (lambda m: answer(m, metrics={"seconds_training": -1.0}), "-1"),
+    "an unknown word": (lambda m: answer(m, more="x"), "unknown"),
+    "a round that is no int": (lambda m: answer(m, round=float(ROUND)), "whole number"),
     "no record at all": (lambda m: Message(RecordDict(), reply_to=m), "malformed"),
     "no arrays": (lambda m: without(m, wire.ARRAYS), "malformed"),
     "no metrics": (lambda m: without(m, wire.METRICS), "malformed"),
@@ -152,7 +173,7 @@ BAD_REPLIES: dict[str, tuple[Callable[[Message], Message | None], str]] = {
     "reasons that are no text": (
         lambda m: answer(
             m,
-            metrics={"weight": 30.0, "shared_loss": [1.0]},
+            metrics={"weight": 30.0},
             clients=["anna"],
             failed=["ben"],
             reasons=[b"\xff"],
@@ -177,8 +198,8 @@ def test_the_mean_is_weighted_by_the_clients_examples(strategy: SchemeStrategy) 
     torch.testing.assert_close(strategy.server.w["x"], torch.full((2,), mean))
     assert strategy.report.clients == ["anna", "ben", "carla", "dan"]
     assert strategy.report.failures == {}
-    assert strategy.report.scores["ben"] == {"shared_loss": 100.0}
-    assert strategy.report.seconds == {"training": 100.0}  # the slowest node's
+    assert strategy.report.scores == {}  # training does not evaluate
+    assert strategy.report.seconds == {"training": 100.0, "evaluation": 0.0}  # the slowest node's
 
 
 @pytest.mark.parametrize("what", list(BAD_REPLIES))
@@ -195,7 +216,6 @@ def test_a_bad_reply_is_counted_logged_and_left_out_and_the_round_goes_on(
     assert list(report.failures) == ["anna", "ben"]
     assert all(why in reason for reason in report.failures.values())
     assert report.clients == ["carla", "dan"]
-    assert report.scores.keys() == {"carla", "dan"}
     assert strategy.server.w["x"].tolist() == [MEAN_OF_THE_OTHERS] * 2
     (line,) = caplog.messages
     assert f"Round {ROUND}: left out client anna, ben: " in line
@@ -223,7 +243,7 @@ def test_a_node_may_report_one_client_and_train_the_other(
     messages = ask(strategy)
     partial = answer(
         messages[11],
-        metrics={"weight": 30.0, "shared_loss": [100.0]},
+        metrics={"weight": 30.0},
         clients=["anna"],
         failed=["ben"],
         reasons=["its file is damaged"],
@@ -242,7 +262,7 @@ def test_a_node_whose_clients_all_failed_counts_for_nothing(strategy: SchemeStra
     failed = answer(
         messages[11],
         {},
-        metrics={"weight": 0.0, "shared_loss": []},
+        metrics={"weight": 0.0},
         clients=[],
         failed=["anna", "ben"],
         reasons=["NaN", "NaN"],
@@ -256,7 +276,7 @@ def test_a_client_the_reply_says_nothing_about_is_counted_as_failed(
     strategy: SchemeStrategy,
 ) -> None:
     messages = ask(strategy)
-    silent = answer(messages[11], metrics={"weight": 30.0, "shared_loss": [1.0]}, clients=["anna"])
+    silent = answer(messages[11], metrics={"weight": 30.0}, clients=["anna"])
     strategy.aggregate_train(ROUND, [silent, answer(messages[12]), answer(messages[13])])
     assert "ben" in strategy.report.failures
 
@@ -295,24 +315,115 @@ def test_the_order_in_which_replies_arrive_changes_no_bit() -> None:
 
 def test_an_evaluation_needs_no_weights(strategy: SchemeStrategy) -> None:
     messages = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
-    replies = [answer(message, {}, metrics={"weight": 0.0}) for message in messages]
-    strategy.aggregate_evaluate(ROUND, replies)
+    strategy.aggregate_evaluate(ROUND, [answer(message) for message in messages])
     assert strategy.report.failures == {}
-    assert strategy.report.scores["dan"] == {"shared_loss": 4.0}
+    assert strategy.report.scores["dan"] == {
+        "shared_loss": 4.0,
+        "personal_loss": 4.0,
+        "shared_accuracy": 0.5,
+        "personal_accuracy": 0.5,
+    }
     assert strategy.server.w["x"].tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("what", ["error", "none at all", "of an earlier round", "unknown client"])
+BAD_SCORES: dict[str, tuple[Callable[[Message], Message | None], str]] = {
+    what: BAD_REPLIES[what]
+    for what in ("error", "none at all", "of an earlier round", "unknown client")
+} | {
+    "no loss": (lambda m: without(m, wire.METRICS, "personal_loss"), "lack personal_loss"),
+    "too few": (lambda m: answer(m, metrics={"shared_loss": [1.0]}), "2 entries, not 1"),
+    "one number": (lambda m: answer(m, metrics={"shared_loss": 1.0}), "must be a list"),
+    "more than all right": (
+        lambda m: answer(m, metrics={"shared_accuracy": [1.0, 1.1]}),
+        "from 0 to 1, not 1.1",
+    ),
+    "an accuracy that is NaN": (
+        lambda m: answer(m, metrics={"shared_accuracy": [1.0, torch.nan]}),
+        "from 0 to 1, not nan",
+    ),
+    "an unknown measure": (lambda m: answer(m, metrics={"clients": [1.0, 1.0]}), "unknown"),
+    "a weight": (lambda m: answer(m, metrics={"weight": 40.0}), "40.0 where 0 is due"),
+    "weights": (lambda m: answer(m, {"w/x": torch.ones(2)}), "names, shapes or types"),
+}
+
+
+@pytest.mark.parametrize("what", list(BAD_SCORES))
 def test_a_bad_reply_to_an_evaluation_is_left_out_as_well(
     what: str, strategy: SchemeStrategy
 ) -> None:
+    make, why = BAD_SCORES[what]
     sent = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
     messages = {message.metadata.dst_node_id: message for message in sent}
-    bad = BAD_REPLIES[what][0](messages[11])
+    bad = make(messages[11])
     replies = [answer(messages[12]), *([bad] if bad else []), answer(messages[13])]
     strategy.aggregate_evaluate(ROUND, replies)
     assert list(strategy.report.failures) == ["anna", "ben"]
+    assert all(why in reason for reason in strategy.report.failures.values())
     assert strategy.report.scores.keys() == {"carla", "dan"}
+
+
+@pytest.mark.parametrize("loss", [torch.nan, torch.inf])
+def test_a_loss_may_be_nan_or_infinite_for_that_is_how_divergence_is_seen(
+    loss: float, strategy: SchemeStrategy
+) -> None:
+    sent = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+    strategy.aggregate_evaluate(ROUND, [answer(m, metrics={"shared_loss": [loss]}) for m in sent])
+    assert str(strategy.report.scores["dan"]["shared_loss"]) == str(loss)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"server-optimizer": "adam"},
+        {"server-optimizer": "yogi"},
+        {"server-lr": 10.0},
+        {"scheme": "scaffold", "scaffold.server-lr": 10.0},
+        {"scheme": "fedu", "fedu.eta": 1e9},
+    ],
+)
+def test_an_upload_that_would_overflow_at_the_server_is_left_out_and_named(
+    keys: dict[str, object],
+) -> None:
+    """1e38 is a number, but its square and ten times it are none in float32."""
+
+    def uploads(messages: dict[int, Message], value: float) -> dict[int, Message]:
+        values = VALUES | {11: value}
+        return {n: answer(m, upload_of(strategy, m, values[n])) for n, m in messages.items()}
+
+    strategy = make_strategy(**keys)
+    before = flatten(strategy.server)
+    strategy.take_in(ROUND, uploads(ask(strategy), 1e38).values())
+    assert list(strategy.report.failures) == ["anna", "ben"]
+    assert "so large" in strategy.report.failures["anna"]
+    assert strategy.report.clients == ["carla", "dan"]
+    assert is_finite(flatten(strategy.server))
+    others = make_strategy(**keys)
+    messages = uploads(ask(others), 0.0)
+    others.take_in(ROUND, [messages[12], messages[13]])
+    assert sha256(flatten(strategy.server)) == sha256(flatten(others.server))
+    assert sha256(flatten(strategy.server)) != sha256(before)
+
+
+def upload_of(strategy: SchemeStrategy, message: Message, value: float) -> Tree:
+    """An upload of the scheme's shape that is full of one value."""
+    scheme, count = strategy.settings.scheme, len(note_of(message)["clients"])
+    like = flatten(scheme.upload_like(strategy.settings.scheme_config, strategy.server))
+    return {
+        name: torch.full_like(
+            one.expand(count, *one.shape) if name.partition("/")[0] in scheme.each else one, value
+        )
+        for name, one in like.items()
+    }
+
+
+def test_a_round_in_which_every_upload_would_overflow_keeps_the_weights() -> None:
+    strategy = make_strategy(**{"server-optimizer": "adam"})
+    kept = flatten(strategy.server)
+    huge = {"w/x": torch.full((2,), 1e38)}
+    strategy.take_in(ROUND, [answer(message, huge) for message in ask(strategy).values()])
+    assert list(strategy.report.failures) == ["anna", "ben", "carla", "dan"]
+    assert strategy.report.clients == []
+    assert sha256(flatten(strategy.server)) == sha256(kept)
 
 
 # Messages

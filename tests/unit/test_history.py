@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, RecordDict
 
 from client_app.main import _leave_diagnostics
 from client_app.node import Result
+from client_app.orders import read_order
 from server_app.adapter import Report
 from server_app.loop import _add_history
+from server_app.roster import message
 from server_app.runfolder import RunFolder
-from strategies.core import wire
+from strategies.settings import parse
 from tests.conftest import Quadratics, Run
 
 Start = Callable[..., Run]
@@ -165,11 +167,12 @@ def test_cutting_leaves_the_lines_before_as_they_are(tmp_path: Path) -> None:
 
 def told(tmp_path: Path, **node_config: str | int) -> list[Path]:
     """What a node writes whose server asks for numbers about personal states."""
-    note = ConfigRecord({"round": 1, "diagnostics-dir": str(tmp_path / "numbers")})
-    content = wire.content({}, MetricRecord(), note)
+    words = {"round": 1, "clients": ["a"], "weights": [1.0], "state-dir": ""}
+    note = ConfigRecord(words | {"diagnostics-dir": str(tmp_path / "numbers")})
+    order = read_order(message(parse({}), 2, "train", 1, {}, note))
     context = Context(1, 2, dict(node_config), RecordDict(), {})
     result = Result(clients=["a"], diagnostics={"alpha": [0.5]})
-    _leave_diagnostics(result, Message(content, 2, "train"), context)
+    _leave_diagnostics(result, order, context)
     return list((tmp_path / "numbers").glob("*"))
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
@@ -36,6 +37,25 @@ def stopped(folder: RunFolder) -> RunFolder:
     folder.write_config(parse(KEYS))
     folder.write_checkpoint(6, "apfl", SERVER)
     return folder
+
+
+def event(round_: int) -> dict[str, Any]:
+    """A round's line as a run writes it, with a metric that is null where it is not finite."""
+    return {
+        "version": 1,
+        "round": round_,
+        "seconds": 0.5,
+        "clients": ["a", "ü"],
+        "failures": [{"client": "b", "reason": "no reply in time"}],
+        "bytes_up": 10,
+        "bytes_down": 20,
+        "metrics": {"shared_loss": 1 / round_, "personal_loss": None},
+    }
+
+
+def history(round_: int) -> dict[str, Any]:
+    """What two clients did in a round."""
+    return {"version": 1, "round": round_, "clients": ["a", "ü"], "shared_loss": [0.5, None]}
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -84,9 +104,9 @@ def test_a_checkpoint_comes_back_to_the_last_bit(stopped: RunFolder) -> None:
 
 def test_a_round_adds_a_line_to_the_log(folder: RunFolder) -> None:
     folder.write_config(parse(KEYS))
-    events = [{"round": round_, "metrics": {"loss": 1 / round_}} for round_ in (1, 2, 3)]
-    for event in events:
-        folder.append_event(event)
+    events = [event(round_) for round_ in (1, 2, 3)]
+    for one in events:
+        folder.append_event(one)
     lines = (folder.path / "events.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == events
     assert folder.read_events(last=9) == events
@@ -95,24 +115,24 @@ def test_a_round_adds_a_line_to_the_log(folder: RunFolder) -> None:
 
 def test_a_line_cut_short_by_a_crash_is_left_out_wherever_it_was_cut(folder: RunFolder) -> None:
     folder.write_config(parse(KEYS))
-    folder.append_event({"round": 1})
-    folder.append_event({"round": 2, "metrics": {"loss": 1.5}})
+    folder.append_event(event(1))
+    folder.append_event(event(2))
     log = folder.path / "events.jsonl"
     whole = log.read_bytes()
     first = whole.index(b"\n") + 1
     for length in range(first, len(whole) - 1):
         log.write_bytes(whole[:length])
-        assert folder.read_events(last=9) == [{"round": 1}]
+        assert folder.read_events(last=9) == [event(1)]
 
 
 def test_the_log_goes_on_cleanly_after_a_line_cut_short(folder: RunFolder) -> None:
     folder.write_config(parse(KEYS))
-    folder.append_event({"round": 1})
+    folder.append_event(event(1))
     with open(folder.path / "events.jsonl", "a") as file:
         file.write('{"round": 2, "met')
     folder.rewrite_events(folder.read_events(last=9))
-    folder.append_event({"round": 2})
-    assert folder.read_events(last=9) == [{"round": 1}, {"round": 2}]
+    folder.append_event(event(2))
+    assert folder.read_events(last=9) == [event(1), event(2)]
 
 
 def test_a_log_that_is_not_there_yet_is_empty(folder: RunFolder) -> None:
@@ -122,9 +142,9 @@ def test_a_log_that_is_not_there_yet_is_empty(folder: RunFolder) -> None:
 def test_numbers_that_are_not_finite_leave_the_files_valid_json(folder: RunFolder) -> None:
     """JSON has no NaN and no infinity: other languages' readers stop at them."""
     folder.write_config(parse(KEYS))
-    event = {"round": 1, "metrics": {"loss": torch.nan, "other": torch.inf}}
-    folder.append_event(event)
-    folder.write_summary(event)
+    wild = event(1) | {"metrics": {"loss": torch.nan, "other": torch.inf}}
+    folder.append_event(wild)
+    folder.write_summary(wild)
 
     def refuse(word: str) -> NoReturn:
         raise AssertionError(f"{word} is not JSON")
@@ -142,6 +162,104 @@ def test_the_table_of_clients_has_every_column_any_client_has(folder: RunFolder)
             {"client": "a, b", "loss": "0.1", "alpha": ""},
             {"client": "c", "loss": "", "alpha": "0.5"},
         ]
+
+
+# Damaged ones
+
+BROKEN: list[bytes] = [
+    b"",
+    b"\xff\xfe",
+    b'{"round": 2',
+    b"[]",
+    b"null",
+    b"{}",
+    b'{"round": true}',
+    b"[" * 100_000,
+    b'{"round": ' + b"9" * 5000 + b"}",
+]
+
+
+def damaged(whole: dict[str, Any]) -> list[bytes]:
+    """Lines that are broken, that lack a key or in which it is something else."""
+    names = [name for name in whole if name not in ("version", "shared_loss")]
+    lacking = [{k: v for k, v in whole.items() if k != name} for name in names]
+    other = [{**whole, name: odd} for name in names for odd in ({"x": "y"}, [1], -1, "x", None)]
+    return [*BROKEN, *[json.dumps(one).encode() for one in (*lacking, *other)]]
+
+
+@pytest.mark.parametrize("line", damaged(event(2)))
+def test_a_damaged_line_of_a_finished_round_is_refused_and_the_rest_is_read(
+    stopped: RunFolder, line: bytes
+) -> None:
+    whole = [json.dumps(event(round_)).encode() for round_ in range(1, 7)]
+    whole[1] = line
+    (stopped.path / "events.jsonl").write_bytes(b"\n".join(whole) + b"\n")
+    assert [one["round"] for one in stopped.read_events(last=9)] == [1, 3, 4, 5, 6]
+    assert "events.jsonl is damaged (it does not tell of round 2)" in refusal(stopped)
+    (stopped.path / "events.jsonl").unlink()  # as the sentence says
+    assert resumed(stopped, {}).run.rounds == 10
+
+
+def test_what_a_crash_left_of_a_round_that_was_not_finished_does_no_harm(
+    stopped: RunFolder,
+) -> None:
+    for round_ in range(1, 7):
+        stopped.append_event(event(round_))
+    with open(stopped.path / "events.jsonl", "ab") as file:
+        file.write(json.dumps(event(7)).encode()[:-20] + b"\xff")
+    assert resumed(stopped, {}).run.rounds == 10
+
+
+@pytest.mark.parametrize("line", damaged(history(2)))
+def test_a_damaged_line_of_the_history_is_left_out(folder: RunFolder, line: bytes) -> None:
+    folder.write_config(parse(KEYS))
+    lines = [json.dumps(history(round_)).encode() for round_ in (1, 2, 3)]
+    kept = b"".join(one + b"\n" for one in (lines[0], lines[2]))
+    (folder.path / "history.jsonl").write_bytes(b"\n".join((lines[0], line, lines[2])) + b"\n")
+    folder.cut_history(3)
+    assert (folder.path / "history.jsonl").read_bytes() == kept
+
+
+@pytest.mark.parametrize("line", damaged(history(2)))
+def test_damaged_numbers_of_a_node_tell_nothing(folder: RunFolder, line: bytes) -> None:
+    folder.diagnostics.mkdir(parents=True)
+    (folder.diagnostics / "0.json").write_bytes(line)
+    (folder.diagnostics / "1.json").write_text('{"round": 2, "clients": ["c"], "alpha": [0.5]}')
+    assert folder.read_diagnostics(2) == {"c": {"alpha": 0.5}}
+
+
+@pytest.mark.parametrize("name", [b"", b"\xff", b"../..", b"20260101-120000-0123456\n", b"x\n"])
+def test_a_damaged_name_is_refused_for_devices_would_start_afresh(
+    stopped: RunFolder, name: bytes
+) -> None:
+    (stopped.path / "server" / "name").write_bytes(name)
+    assert "holds no run's name" in refusal(stopped)
+
+
+def test_a_resumed_run_removes_what_a_killed_one_left_aside_and_nothing_else(
+    stopped: RunFolder, tmp_path: Path
+) -> None:
+    gone = max(int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()) + 10_000
+    states, elsewhere = tmp_path / "states", tmp_path / "elsewhere"
+    for place in (states / "stage2", elsewhere):
+        place.mkdir(parents=True)
+    ours = [
+        stopped.path / f".config.toml.{gone}.tmp",
+        stopped.path / "server" / f".checkpoint.safetensors.{os.getpid()}.tmp",
+        states / f".003.safetensors.{gone}.tmp",
+        states / "stage2" / f".003.safetensors.{gone}.tmp",
+    ]
+    others = [
+        stopped.path / f".config.toml.{os.getppid()}.tmp",  # that process is alive
+        stopped.path / "notes.tmp",
+        stopped.path / ".notes.tmp",
+        states / ".003.safetensors.x.tmp",
+        elsewhere / f".003.safetensors.{gone}.tmp",
+    ]
+    for path in (*ours, *others):
+        path.write_text("half")
+    stopped.sweep(states)
+    assert [path for path in (*ours, *others) if path.exists()] == others
 
 
 # A new one

@@ -1,0 +1,105 @@
+"""What a message asks of a node, read strictly: before anything is done, all of it is checked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flwr.app import Message, MessageType
+
+from strategies.core import wire
+from strategies.core.errors import BadInput
+from strategies.core.reading import Malformed, ids, listed, number, text, whole
+from strategies.core.trees import Tree, is_finite
+from strategies.settings import Settings, parse
+
+
+@dataclass(frozen=True)
+class Order:
+    """A message's content.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    lr : float
+        The round's learning rate.
+    state_dir : str
+        Where a simulated node keeps personal state; on a device, the run's name.
+    arrays, warm : Tree
+        What the server sends, and the weights a later stage starts from.
+    round : int
+        Its number; 0 in a question who lives here.
+    clients : list of str
+        Whose turn it is.
+    weights : list of float
+        Theirs in the mean, for training.
+    adapt : int
+        Rounds of local work that newcomers adapt by; -1 for those who are none.
+    folders : dict
+        Where a simulated node writes ``predictors``, ``outcomes`` and ``diagnostics``; empty
+        for nowhere.
+    """
+
+    settings: Settings
+    lr: float
+    state_dir: str
+    arrays: Tree
+    warm: Tree
+    round: int
+    clients: list[str]
+    weights: list[float]
+    adapt: int
+    folders: dict[str, str]
+
+
+def read_order(message: Message) -> Order:
+    """What a message asks for, or a sentence that says why it cannot be followed.
+
+    Words nobody here knows are left alone: a newer server may say more.
+    """
+    try:
+        return _order(message)
+    except BadInput:
+        raise
+    except Malformed as error:
+        raise BadInput(f"A message cannot be followed: {error}.") from error
+    except Exception as error:  # no bytes a server can send may do more than this
+        why = f"{type(error).__name__}: {error}"
+        raise BadInput(f"A message cannot be followed ({why}).") from error
+
+
+def _order(message: Message) -> Order:
+    kind, content = message.metadata.message_type, message.content
+    settings, note = parse(content.config_records[wire.SETTINGS]), content.config_records[wire.NOTE]
+    asks = kind != MessageType.QUERY
+    clients = ids(note["clients"], "clients") if asks else []
+    train = kind == MessageType.TRAIN
+    warm = content.array_records.get(wire.WARM)
+    return Order(
+        settings,
+        number(note.get("lr", settings.run.lr), "lr"),
+        text(note["state-dir"], "state-dir"),
+        _sent(wire.unpack(content.array_records[wire.ARRAYS])),
+        {} if warm is None else _sent(wire.unpack(warm)),
+        whole(note["round"], "round", low=1) if asks else 0,
+        clients,
+        listed(note["weights"], "weights", _weight, len(clients)) if train else [],
+        whole(note.get("adapt", -1), "adapt", -1, settings.join.rounds),
+        {what: _folder(note, what) for what in ("predictors", "outcomes", "diagnostics")},
+    )
+
+
+def _sent(tree: Tree) -> Tree:
+    if not is_finite(tree):
+        raise Malformed("it has weights that are NaN or infinite")
+    return tree
+
+
+def _weight(value: object, what: str) -> float:
+    found = number(value, what)
+    if not found:  # a mean of nothing
+        raise Malformed(f"{what} must be above 0")
+    return found
+
+
+def _folder(note: Mapping[str, object], what: str) -> str:
+    return text(note.get(f"{what}-dir", ""), f"{what}-dir")

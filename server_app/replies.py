@@ -1,0 +1,294 @@
+"""What nodes answer, read strictly.
+
+A reply becomes a record whose every value was checked, or is refused with the reason: no bytes
+a node can send end a run, and none get into it unseen.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from flwr.app import Message, MessageType
+from torch import Tensor
+
+from strategies.core import wire
+from strategies.core.errors import BadInput
+from strategies.core.reading import (
+    Malformed,
+    ids,
+    listed,
+    names,
+    number,
+    real,
+    text,
+    whole,
+)
+from strategies.core.trees import Tree, is_finite
+
+RECORDS = (wire.ARRAYS, wire.METRICS, wire.NOTE)
+# Every reply says how long these took.
+WORK = ("training", "evaluation")
+# Limits no honest node comes near: beyond them numbers lose digits, and a model its memory.
+MOST_EXAMPLES = 2**53
+MOST_INPUTS = 2**24
+MOST_CLASSES = 2**20
+MOST_NODES = 2**20
+# A reason goes into every line of a log.
+LONGEST_REASON = 500
+
+
+class Refused(Exception):
+    """A reply that is left out, and why."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a node says about its work.
+
+    Parameters
+    ----------
+    clients : list of str
+        Those that did it.
+    failures : dict
+        The others, and why.
+    diverged : list of str
+        Those among the failures whose training gave NaN or infinity.
+    weight : float
+        Of the clients' uploads together.
+    arrays : Tree
+        The uploads.
+    scores : dict
+        For each measure a number for each of ``clients``.
+    seconds : dict
+        By kind of work.
+    """
+
+    clients: list[str]
+    failures: dict[str, str]
+    diverged: list[str]
+    weight: float
+    arrays: Tree
+    scores: dict[str, list[float]]
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the server must know of the data to build the model; it never sees the data.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Of one example.
+    classes : int
+        0 for quadratic problems.
+    init : Tensor or None
+        Where the weights of a quadratic problem start.
+    """
+
+    input_shape: tuple[int, ...]
+    classes: int
+    init: Tensor | None
+
+    def differs(self, other: "Facts") -> str:
+        """What two nodes do not agree on; empty if all is well."""
+        if self.input_shape != other.input_shape:
+            return f"the data's shape: {self.input_shape} and {other.input_shape}"
+        if self.classes != other.classes:
+            return f"the number of classes: {self.classes} and {other.classes}"
+        return "" if _same(self.init, other.init) else "where the weights start"
+
+
+@dataclass(frozen=True)
+class Introduced:
+    """A client as its node introduces it."""
+
+    id: str
+    train_examples: int
+    test_examples: int
+    labels: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """A node's answer to the question who lives there, and how many nodes it says there are."""
+
+    facts: Facts
+    clients: list[Introduced]
+    nodes: int
+
+
+def measures(classes: int) -> tuple[str, ...]:
+    """The numbers an evaluation gives of each client."""
+    losses = ("shared_loss", "personal_loss")
+    return (*losses, "shared_accuracy", "personal_accuracy") if classes else losses
+
+
+def read_reply(
+    reply: Message, kind: str, round_: int, asked: Collection[str], classes: int
+) -> Reply:
+    """A reply to a message of a kind, or a refusal.
+
+    Parameters
+    ----------
+    reply : Message
+        As it came.
+    kind : str
+        What was asked for: training or evaluation.
+    round_ : int
+        In which round.
+    asked : collection of str
+        The clients the node was asked about.
+    classes : int
+        Of the task, which has no accuracy without.
+    """
+    with _refusing():
+        _check_kind(reply, kind)
+        names(reply.content, "its records", RECORDS)
+        note = reply.content.config_records[wire.NOTE]
+        names(note, "its words", ("round", "clients", "failed", "reasons", "diverged"))
+        if (said := whole(note["round"], "round")) != round_:
+            raise Refused(f"a late reply of round {said}")
+        clients = _known(note["clients"], "clients", asked)
+        failed = _known(note["failed"], "failed", asked)
+        if set(clients) & set(failed):
+            raise Malformed("a client is named twice, as done and as failed")
+        reasons = listed(note["reasons"], "reasons", text, len(failed))
+        diverged = _known(note["diverged"], "diverged", failed)
+        numbers = reply.content.metric_records[wire.METRICS]
+        scored = measures(classes) if clients and kind == MessageType.EVALUATE else ()
+        spent = [f"seconds_{what}" for what in WORK]
+        names(numbers, "its metrics", ("weight", *spent, *scored))
+        return Reply(
+            clients,
+            {client: _short(why) for client, why in zip(failed, reasons, strict=True)},
+            diverged,
+            number(numbers["weight"], "weight"),
+            wire.unpack(reply.content.array_records[wire.ARRAYS]),
+            {name: listed(numbers[name], name, _score(name), len(clients)) for name in scored},
+            {what: number(numbers[f"seconds_{what}"], "seconds") for what in WORK},
+        )
+
+
+def read_introduction(reply: Message) -> Introduction:
+    """A node's introduction, or a refusal.
+
+    A node that passes on a mistake of its user's raises :class:`BadInput` with the node's sentence.
+    """
+    with _refusing():
+        _check_kind(reply, MessageType.QUERY)
+        names(reply.content, "its records", RECORDS)
+        note = reply.content.config_records[wire.NOTE]
+        if "refused" in note:
+            raise BadInput(_short(text(note["refused"], "refused")))
+        names(note, "its words", ["clients"], ["class-names"])
+        numbers = reply.content.metric_records[wire.METRICS]
+        due = ("train_examples", "test_examples", "input_shape", "classes", "nodes")
+        names(numbers, "its metrics", due, ["label_counts"])
+        clients = ids(note["clients"], "clients")
+        classes = whole(numbers["classes"], "classes", 0, MOST_CLASSES)
+        if "class-names" in note:
+            listed(note["class-names"], "class-names", text, classes)
+        shape = tuple(listed(numbers["input_shape"], "input_shape", _extent))
+        if math.prod(shape) > MOST_INPUTS:
+            raise Malformed(f"an example must have at most {MOST_INPUTS} numbers, not {shape}")
+        arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
+        facts = Facts(shape, classes, _start(arrays, shape, classes))
+        introduced = _introduced(clients, numbers, classes)
+        return Introduction(facts, introduced, whole(numbers["nodes"], "nodes", 1, MOST_NODES))
+
+
+def _introduced(
+    clients: Sequence[str], numbers: Mapping[str, Any], classes: int
+) -> list[Introduced]:
+    count = len(clients)
+    train = listed(numbers["train_examples"], "train_examples", _examples, count)
+    test = listed(numbers["test_examples"], "test_examples", _examples, count)
+    labels: list[int] = []
+    if "label_counts" in numbers:
+        labels = listed(numbers["label_counts"], "label_counts", _labels, count * classes)
+    return [
+        Introduced(one, train[n], test[n], tuple(labels[n * classes : (n + 1) * classes]))
+        for n, one in enumerate(clients)
+    ]
+
+
+def _start(arrays: Tree, shape: tuple[int, ...], classes: int) -> Tensor | None:
+    """Where a quadratic problem starts: a point among the examples' own."""
+    names(arrays, "its arrays", (), () if classes else ("init",))
+    init = arrays.get("init")
+    if init is None:
+        return None
+    if not init.is_floating_point() or tuple(init.shape) != shape[-1:] or not is_finite(arrays):
+        raise Malformed(f"init must be {shape[-1:]} finite numbers")
+    return init
+
+
+def why_not(reply: Message) -> str:
+    """The reason an error gives."""
+    reason = reply.error.reason
+    return _short(reason) if isinstance(reason, str) and reason else "an error without a reason"
+
+
+def _check_kind(reply: Message, kind: str) -> None:
+    if reply.has_error():
+        raise Refused(why_not(reply))
+    if reply.metadata.message_type != kind:
+        raise Refused(f"a reply to another kind of message, {reply.metadata.message_type}")
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    try:
+        yield
+    except (Refused, BadInput):
+        raise
+    except Malformed as error:
+        raise Refused(f"a malformed reply: {error}") from error
+    except Exception as error:  # no bytes a node can send may end the run
+        raise Refused(
+            f"a malformed reply ({type(error).__name__}: {_short(str(error))})"
+        ) from error
+
+
+def _known(values: object, what: str, asked: Collection[str]) -> list[str]:
+    found = ids(values, what)
+    strangers = sorted(set(found) - set(asked))
+    if strangers:
+        raise Refused(f"a reply for clients that were not asked: {strangers}")
+    return found
+
+
+def _score(name: str) -> Callable[[object, str], float]:
+    """A loss may be NaN or infinite, which is how a run that diverges is noticed."""
+    return real if name.endswith("_loss") else _share
+
+
+def _share(value: object, what: str) -> float:
+    return number(value, what, 0, 1)
+
+
+def _extent(value: object, what: str) -> int:
+    return whole(value, what, 1, MOST_INPUTS)
+
+
+def _examples(value: object, what: str) -> int:
+    return whole(value, what, 1, MOST_EXAMPLES)
+
+
+def _labels(value: object, what: str) -> int:
+    return whole(value, what, 0, MOST_EXAMPLES)
+
+
+def _short(reason: str) -> str:
+    plain = reason.encode("utf-8", "replace").decode()
+    return plain if len(plain) <= LONGEST_REASON else f"{plain[:LONGEST_REASON]} ..."
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one, other)

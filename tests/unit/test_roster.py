@@ -1,0 +1,175 @@
+"""Who takes part: introductions are checked like uploads, and a bad one costs only its node."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
+
+from server_app.roster import Roster
+from strategies.core import wire
+from strategies.core.errors import BadInput, RunFailed
+from strategies.core.seeding import generator
+from strategies.settings import parse
+from tests.fuzzing import Told, identity, impatient, introduction
+
+CLASSES = 3
+
+
+@pytest.fixture(autouse=True)
+def hurry() -> Iterator[None]:
+    with identity(), impatient():
+        yield
+
+
+def honest(node: int, classes: int = CLASSES) -> RecordDict:
+    return introduction(generator(0, "honest"), node, classes)
+
+
+def met(deployed: bool, *said: RecordDict | Error) -> Roster:
+    """The roster after nodes 1, 2, ... have introduced themselves."""
+    grid, roster = Told(dict(enumerate(said, start=1))), Roster()
+    try:
+        roster.update(grid, parse({"scheme": "fedavg"}), "", threading.Event(), deployed)
+        while deployed and roster.asked:  # a deployment does not wait for all
+            roster.update(grid, parse({"scheme": "fedavg"}), "", threading.Event(), deployed)
+    finally:
+        grid.close()
+    return roster
+
+
+def numbers(**changes: Any) -> Callable[[RecordDict], None]:
+    return lambda content: cast(dict[str, Any], content[wire.METRICS]).update(changes)
+
+
+def words(**changes: Any) -> Callable[[RecordDict], None]:
+    return lambda content: cast(dict[str, Any], content[wire.NOTE]).update(changes)
+
+
+def lacking(record: str, name: str) -> Callable[[RecordDict], None]:
+    return lambda content: cast(dict[str, Any], content[record]).pop(name)
+
+
+def init(value: torch.Tensor) -> Callable[[RecordDict], None]:
+    return lambda content: content.update(arrays=wire.pack({"init": value}))
+
+
+BAD: dict[str, tuple[Callable[[RecordDict], object], str]] = {
+    "no examples": (numbers(train_examples=[0, 5]), "from 1"),
+    "fewer than none": (numbers(test_examples=[-1, 5]), "from 1"),
+    "half an example": (numbers(train_examples=[1.5, 2.0]), "whole number"),
+    "NaN examples": (numbers(train_examples=[float("nan"), 1.0]), "whole number"),
+    "too many examples": (numbers(train_examples=[2**62, 1]), "whole number"),
+    "too few counts": (numbers(test_examples=[5]), "entries"),
+    "one number for all": (numbers(train_examples=5), "must be a list"),
+    "more nodes than there can be": (numbers(nodes=2**62), "nodes must be"),
+    "no nodes": (numbers(nodes=0), "nodes must be"),
+    "label counts of the wrong length": (numbers(label_counts=[1, 2]), "label_counts must have"),
+    "negative label counts": (numbers(label_counts=[-1] * 6), "label_counts must be"),
+    "an endless example": (numbers(input_shape=[2**40]), "input_shape must be"),
+    "a large example": (numbers(input_shape=[2**20, 2**20]), "at most"),
+    "an example of nothing": (numbers(input_shape=[0]), "input_shape must be"),
+    "another shape": (numbers(input_shape=[5]), "disagree on the data's shape"),
+    "other classes": (numbers(classes=4, label_counts=[1] * 8), "disagree on the number of cl"),
+    "fractional classes": (numbers(classes=3.0), "classes must be"),
+    "an unknown number": (numbers(alpha=1.0), "unknown 'alpha'"),
+    "ids that are no text": (words(clients=[1, 2]), "clients must be text"),
+    "an empty id": (words(clients=["a", ""]), "different ids"),
+    "an id twice": (words(clients=["a", "a"]), "different ids"),
+    "an unknown word": (words(more="x"), "unknown 'more'"),
+    "too few names of classes": (words(**{"class-names": ["a"]}), "class-names must have 3"),
+    "no classes": (lacking(wire.METRICS, "classes"), "lack classes"),
+    "no clients": (lacking(wire.NOTE, "clients"), "lack clients"),
+    "a start where there is none": (init(torch.zeros(4)), "unknown 'init'"),
+    "no note": (lambda content: content.pop(wire.NOTE), "lack note"),
+    "arrays that are none": (
+        lambda content: content.update(
+            arrays=ArrayRecord({"init": Array("float32", (4,), "numpy.ndarray", b"PK")})
+        ),
+        "malformed",
+    ),
+}
+
+
+@pytest.mark.parametrize("deployed", [False, True])
+@pytest.mark.parametrize("what", list(BAD))
+def test_a_bad_introduction_is_left_out_and_the_others_go_on(what: str, deployed: bool) -> None:
+    change, why = BAD[what]
+    bad = honest(2)
+    change(bad)
+    roster = met(deployed, honest(1), bad)
+    assert {one: who.node for one, who in roster.clients.items()} == {"1-0": 1, "1-1": 1}
+    with pytest.raises(RunFailed, match=why):
+        raise roster.left_out[2]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [torch.ones(4), torch.zeros(3), torch.zeros(4, 1), torch.tensor([0.0, 0, 0, torch.nan])],
+)
+def test_a_quadratic_problem_starts_in_one_place(start: torch.Tensor) -> None:
+    bad = honest(2, classes=0)
+    init(start)(bad)
+    roster = met(False, honest(1, classes=0), bad)
+    assert roster.left_out.keys() == {2}
+    assert roster.facts is not None
+    assert roster.facts.init is not None
+    assert roster.facts.init.tolist() == [0.0] * 4
+
+
+def test_names_of_classes_are_welcome() -> None:
+    named = honest(2)
+    words(**{"class-names": ["cat", "dog", "other"]})(named)
+    assert {who.node for who in met(False, honest(1), named).clients.values()} == {1, 2}
+
+
+@pytest.mark.parametrize("deployed", [False, True])
+def test_a_run_ends_with_the_reason_where_no_node_is_any_good(deployed: bool) -> None:
+    bad = honest(1)
+    numbers(classes=-1)(bad)
+    with pytest.raises(RunFailed, match=r"A node could not introduce itself: .*classes must be"):
+        met(deployed, bad, Error(2, "out of memory"))
+
+
+def test_what_a_node_says_is_wrong_with_the_input_ends_a_simulation() -> None:
+    refused = wire.content({}, MetricRecord(), ConfigRecord({"refused": "data.path is nowhere."}))
+    with pytest.raises(BadInput, match=r"^data.path is nowhere\.$"):
+        met(False, honest(1), refused)
+
+
+def test_a_device_whose_own_input_is_wrong_is_left_out_unless_it_is_alone() -> None:
+    refused = wire.content({}, MetricRecord(), ConfigRecord({"refused": "data.path is nowhere."}))
+    roster = met(True, honest(1), refused)
+    assert {who.node for who in roster.clients.values()} == {1}
+    with pytest.raises(BadInput, match=r"^data.path is nowhere\.$"):
+        met(True, refused)
+
+
+def test_a_simulation_does_not_wait_forever_for_nodes_that_are_not_there() -> None:
+    many = honest(1)
+    numbers(nodes=500)(many)
+    with pytest.raises(RunFailed, match="Of 500 nodes, 1 introduced"):
+        met(False, many)
+
+
+def test_how_many_nodes_a_device_says_there_are_does_not_matter() -> None:
+    many = honest(1)
+    numbers(nodes=500)(many)
+    assert met(True, many).nodes == {1}
+
+
+def test_a_node_that_was_left_out_is_asked_again_in_the_next_round() -> None:
+    bad = honest(2)
+    numbers(nodes=0)(bad)
+    said: dict[int, RecordDict | Error] = {1: honest(1), 2: bad}
+    grid, roster = Told(said), Roster()
+    try:
+        for _ in range(2):
+            roster.update(grid, parse({"scheme": "fedavg"}), "", threading.Event())
+            numbers(nodes=2)(bad)  # it has come to its senses
+    finally:
+        grid.close()
+    assert roster.nodes == {1, 2}
+    assert roster.left_out == {}

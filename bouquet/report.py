@@ -193,10 +193,10 @@ _METHOD = (
     "McNemar's exact test; p-values are adjusted by Holm's method for the number of clients. "
     "<em>Helped</em> and <em>hurt</em> hold at 5% after that, <em>perhaps</em> at 5% before it. "
     "The interval of a client's change is Agresti and Min's at 95%; that of the mean is a "
-    "bootstrap over clients. The model to deploy is the personal one (the shared one, where over all "
-    "clients that is shown to be better), unless McNemar's test on validation examples held out of "
-    "the client's training data shows another to be better; <em>sure</em> where that test tells "
-    "it from all others. The accuracy beside it is on the test examples, which had no part in the "
+    "bootstrap over clients. The model to deploy is the personal one (the shared one, where over "
+    "all clients that is shown to be better), unless McNemar's test on validation examples held "
+    "out of the client's training data shows another to be better; <em>sure</em> where that test "
+    "tells it from all others. The accuracy beside it is on the test examples, which had no part in the "
     "choice.</p>"
 )
 

@@ -456,7 +456,7 @@ def data_describe(
     if picture is not None:
         if not found.classes:
             raise BadInput(f"--picture needs classes, and {name} has none.")
-        draw(label_table(found), list(found.clients), name, picture)
+        draw(label_table(found), list(found.clients), found.names, name, picture)
         out.print(f"picture: {picture}", highlight=False, soft_wrap=True)
 
 

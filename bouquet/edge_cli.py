@@ -155,7 +155,7 @@ def node_predict(
     state_dir: StateDir,
     client: ClientId,
 ) -> None:
-    """Use the personal model on this device, with no server: a class a line.
+    """Use the personal model on this device, with no server: a class's name a line.
 
     [bold]Example[/bold]
 
@@ -166,7 +166,8 @@ def node_predict(
 
     predictor = read_predictor(find_predictor(state_dir, client))
     for found in predictor.classes(read_inputs(examples)).tolist():
-        typer.echo(found if isinstance(found, int) else " ".join(map(str, found)))
+        labels = [found] if isinstance(found, int) else found
+        typer.echo(" ".join(predictor.names[label] for label in labels))
 
 
 def export(

@@ -196,8 +196,8 @@ _METHOD = (
     "bootstrap over clients. The model to deploy is the personal one (the shared one, where over "
     "all clients that is shown to be better), unless McNemar's test on validation examples held "
     "out of the client's training data shows another to be better; <em>sure</em> where that test "
-    "tells it from all others. The accuracy beside it is on the test examples, which had no part in the "
-    "choice.</p>"
+    "tells it from all others. The accuracy beside it is on the test examples, which had no part "
+    "in the choice.</p>"
 )
 
 

@@ -37,11 +37,14 @@ class Facts:
         0 for quadratic problems.
     init : Tensor or None
         Where the weights of a quadratic problem start.
+    names : tuple of str
+        What the classes are called; empty where nobody says.
     """
 
     input_shape: tuple[int, ...]
     classes: int
     init: Tensor | None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -170,12 +173,15 @@ class Roster:
         metrics = reply.content.metric_records[wire.METRICS]
         arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
         shape = tuple(cast(list[int], metrics["input_shape"]))
-        facts = Facts(shape, cast(int, metrics["classes"]), arrays.get("init"))
+        names = tuple(cast(list[str], note.get("class-names", [])))
+        facts = Facts(shape, cast(int, metrics["classes"]), arrays.get("init"), names)
         if self.facts is not None and facts.input_shape != self.facts.input_shape:
             raise BadInput(
                 f"Nodes disagree on the data's shape: {facts.input_shape} and "
                 f"{self.facts.input_shape}."
             )
+        if self.facts is not None and facts.names != self.facts.names:
+            raise BadInput("Nodes disagree on the classes' names: classes.txt must be one for all.")
         self.facts = self.facts or facts
         self.nodes.add(node)
         train = cast(list[int], metrics["train_examples"])

@@ -153,8 +153,11 @@ def _introduce(node: Node, context: Context) -> RecordDict:
     note = ConfigRecord({"clients": clients})
     if data.names != numbered(data.classes):
         note["class-names"] = list(data.names)
-    if not data.prepared and int(context.node_config.get("partition-id", 0)) == 0:
-        warning = size_warning(data.x)  # a simulation's nodes all have the same data
+    if data.inputs:
+        note["input-names"] = list(data.inputs)
+    # Once: a simulation's nodes all load the same data.
+    if int(context.node_config.get("partition-id", 0)) == 0:
+        warning = size_warning(data.x, node.settings.data.scale)
         if warning:
             log(WARNING, warning)
     return wire.content(arrays, MetricRecord(metrics), note)

@@ -135,6 +135,8 @@ class FederatedData:
         Where the weights of a quadratic problem start.
     names : tuple of str
         What the classes are called; their numbers where nobody says.
+    inputs : tuple of str
+        What the inputs are called, where they have names: columns of a table.
     prepared : dict of str to Preparation
         How each client's inputs were made of what it measured; empty where they are just that.
     """
@@ -145,6 +147,7 @@ class FederatedData:
     classes: int
     init: Tensor | None = None
     names: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
     prepared: dict[str, Preparation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

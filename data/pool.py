@@ -90,7 +90,8 @@ def refuse_labels(config: DataConfig, classes: int, labels: int, where: str) -> 
     """Refuse labels that hardly any two examples share, unless the user calls them classes."""
     if config.labels == "auto" and classes > FEW_KINDS and labels < 5 * classes:
         raise BadInput(
-            f"{where} has {classes} classes in {labels} labels: is it a measurement? {LABELS_REMEDY}."
+            f"{where} has {classes} classes in {labels} labels: is it a measurement? "
+            f"{LABELS_REMEDY}."
         )
 
 

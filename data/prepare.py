@@ -128,9 +128,9 @@ def _minmax(values: Floats) -> tuple[Floats, Floats]:
 _MEASURES = {"none": _as_is, "standard": _standard, "robust": _robust, "minmax": _minmax}
 
 
-def size_warning(x: Tensor) -> str:
+def size_warning(x: Tensor, scale: str) -> str:
     """A sentence about inputs of sizes that training cannot cope with; empty if there are none."""
-    if not x.is_floating_point() or not x.numel():
+    if scale != "none" or not x.is_floating_point() or not x.numel():
         return ""
     values = x.flatten(1).nan_to_num(0)
     largest, spreads = float(values.abs().max()), values.std(dim=0, correction=0)

@@ -78,9 +78,9 @@ def table(
     # Whoever has nobody else's rows cannot know what the others' have in them.
     alone = only is not None and set(owners) <= set(only)
     names, labels = _labels(config, found, alone)
-    x = _inputs(config, found, named, alone, dtype)
+    inputs, x = _inputs(config, found, named, alone, dtype)
     data = owned(config, seed, x, torch.from_numpy(labels), owners, len(names))
-    return replace(data, names=tuple(names))
+    return replace(data, names=tuple(names), inputs=inputs)
 
 
 def read_table(path: Path) -> Table:
@@ -215,17 +215,17 @@ def named_classes(folder: Path) -> list[str] | None:
 
 def _inputs(
     config: DataConfig, found: Table, named: Sequence[str], alone: bool, dtype: torch.dtype
-) -> Tensor:
-    """The inputs of every row; NaN where one is missing and may be."""
+) -> tuple[tuple[str, ...], Tensor]:
+    """The inputs' names, and those of every row; NaN where one is missing and may be."""
     known = _known_categories(found.path.parent)
-    parts = []
+    inputs: dict[str, Tensor] = {}
     for column in named:
         numbers = None if column in known else _numbers(config, found, column, dtype)
         if numbers is not None:
-            parts.append(numbers[:, None])
+            inputs[column] = numbers
         else:
-            parts.append(_categories(config, found, column, known, alone).to(dtype))
-    return torch.cat(parts, dim=1)
+            inputs |= _categories(config, found, column, known, alone)
+    return tuple(inputs), torch.stack([one.to(dtype) for one in inputs.values()], dim=1)
 
 
 def _numbers(config: DataConfig, found: Table, column: str, dtype: torch.dtype) -> Tensor | None:
@@ -252,8 +252,8 @@ def _refuse_gaps(config: DataConfig, found: Table, column: str, gaps: Sequence[b
 
 def _categories(
     config: DataConfig, found: Table, column: str, known: Vocabularies, alone: bool
-) -> Tensor:
-    """A column of words, as ``data.categories`` has it; a gap is a word of its own."""
+) -> dict[str, Tensor]:
+    """A column of words as inputs by name, as ``data.categories`` has it; a gap is a word too."""
     cells = found.columns[column]
     if config.categories == "refuse":
         row = next(
@@ -271,9 +271,10 @@ def _categories(
             f"{found.path.parent / CATEGORIES} must have the words of column {column!r}: "
             f"{found.path} has one device's rows alone, which cannot know all of them."
         )
-    if column not in known and len(cells) < 2 * len(set(cells)) > 2 * FEW_KINDS:
+    different = len(set(cells))
+    if column not in known and different > FEW_KINDS and len(cells) < 2 * different:
         raise BadInput(
-            f"{found.path}, column {column!r} has {len(set(cells))} different words in "
+            f"{found.path}, column {column!r} has {different} different words in "
             f"{len(cells)} rows: leave it out with data.columns."
         )
     if config.scale != "none" and config.categories == "index":
@@ -289,8 +290,8 @@ def _categories(
             raise found.wrong(row, column, f"{cell!r} is none of its words in {CATEGORIES}")
     numbers = torch.tensor([place[cell] for cell in cells])
     if config.categories == "index":
-        return numbers[:, None]
-    return torch.nn.functional.one_hot(numbers, len(words))
+        return {column: numbers}
+    return {f"{column}={word}": numbers == number for number, word in enumerate(words)}
 
 
 def _known_categories(folder: Path) -> Vocabularies:

@@ -39,12 +39,15 @@ class Facts:
         Where the weights of a quadratic problem start.
     names : tuple of str
         What the classes are called; empty where nobody says.
+    inputs : tuple of str
+        What the inputs are called, likewise.
     """
 
     input_shape: tuple[int, ...]
     classes: int
     init: Tensor | None
     names: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,8 +176,13 @@ class Roster:
         metrics = reply.content.metric_records[wire.METRICS]
         arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
         shape = tuple(cast(list[int], metrics["input_shape"]))
-        names = tuple(cast(list[str], note.get("class-names", [])))
-        facts = Facts(shape, cast(int, metrics["classes"]), arrays.get("init"), names)
+        facts = Facts(
+            shape,
+            cast(int, metrics["classes"]),
+            arrays.get("init"),
+            tuple(cast(list[str], note.get("class-names", []))),
+            tuple(cast(list[str], note.get("input-names", []))),
+        )
         if self.facts is not None and facts.input_shape != self.facts.input_shape:
             raise BadInput(
                 f"Nodes disagree on the data's shape: {facts.input_shape} and "
@@ -182,6 +190,10 @@ class Roster:
             )
         if self.facts is not None and facts.names != self.facts.names:
             raise BadInput("Nodes disagree on the classes' names: classes.txt must be one for all.")
+        if self.facts is not None and facts.inputs != self.facts.inputs:
+            raise BadInput(
+                "Nodes disagree on the columns of inputs or their order: name them in data.columns."
+            )
         self.facts = self.facts or facts
         self.nodes.add(node)
         train = cast(list[int], metrics["train_examples"])

@@ -155,11 +155,12 @@ def _introduce(node: Node, context: Context) -> RecordDict:
         note["class-names"] = list(data.names)
     if data.inputs:
         note["input-names"] = list(data.inputs)
-    # Once: a simulation's nodes all load the same data.
-    if int(context.node_config.get("partition-id", 0)) == 0:
-        warning = size_warning(data.x, node.settings.data.scale)
-        if warning:
-            log(WARNING, warning)
+    first = not context.node_config.get("partition-id", 0)  # a simulation's nodes load the same
+    warning = size_warning(data.x, node.settings.data.scale) if first else ""
+    if warning and device(context.node_config) is not None:  # what its data are like stays there
+        log(WARNING, warning)
+    elif warning:
+        note["warning"] = warning
     return wire.content(arrays, MetricRecord(metrics), note)
 
 

@@ -173,6 +173,8 @@ class Roster:
         note = reply.content.config_records[wire.NOTE]
         if "refused" in note:
             raise BadInput(str(note["refused"]))
+        if "warning" in note:
+            log(WARNING, "%s", note["warning"])
         metrics = reply.content.metric_records[wire.METRICS]
         arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
         shape = tuple(cast(list[int], metrics["input_shape"]))

@@ -151,7 +151,12 @@ def node_state(state_dir: StateDir) -> None:
 
 @node_app.command("predict")
 def node_predict(
-    examples: Annotated[Path, typer.Argument(help="A .npz file with an array x.")],
+    examples: Annotated[
+        Path,
+        typer.Argument(
+            help="A .npz file with an array x, or a CSV file with the columns of inputs."
+        ),
+    ],
     state_dir: StateDir,
     client: ClientId,
 ) -> None:
@@ -165,7 +170,7 @@ def node_predict(
     from data.folder import read_inputs
 
     predictor = read_predictor(find_predictor(state_dir, client))
-    for found in predictor.classes(read_inputs(examples)).tolist():
+    for found in predictor.classes(read_inputs(examples, predictor.inputs)).tolist():
         labels = [found] if isinstance(found, int) else found
         typer.echo(" ".join(predictor.names[label] for label in labels))
 

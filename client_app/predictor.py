@@ -42,6 +42,8 @@ class Predictor:
         ``data.missing`` and ``data.scale`` do to them is part of it.
     names : tuple of str
         What the classes are called.
+    inputs : tuple of str
+        What the inputs are called, if they have names.
     preparation : str
         What is done to inputs, as the file's header has it; empty for nothing.
     """
@@ -54,6 +56,7 @@ class Predictor:
     weights: Tree
     module: nn.Module
     names: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
     preparation: str = ""
 
     def classes(self, x: Tensor) -> Tensor:
@@ -90,6 +93,7 @@ def save_predictor(
         "shape": json.dumps(list(x.shape[1:])),
         "classes": str(task.classes),
         "class-names": json.dumps(data.names),
+        "input-names": json.dumps(data.inputs),
         "model": json.dumps(write(settings.model, "model") | write(personal, "personal")),
     }
     # Not among the tensors: those are the model's own, as anybody's load_state_dict wants them.
@@ -131,6 +135,7 @@ def read_predictor(path: Path) -> Predictor:
         weights,
         module.eval(),
         tuple(json.loads(words.get("class-names", "[]"))) or numbered(int(words["classes"])),
+        tuple(json.loads(words.get("input-names", "[]"))),
         prepared,
     )
 
@@ -164,6 +169,7 @@ def export(predictor: Predictor, folder: Path) -> list[Path]:
         "client": predictor.client,
         "scheme": predictor.scheme,
         "class-names": json.dumps(predictor.names),
+        "input-names": json.dumps(predictor.inputs),
     }
     words |= {"preparation": predictor.preparation} if predictor.preparation else {}
     save_file(predictor.weights, weights, words)

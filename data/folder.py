@@ -13,7 +13,7 @@ from data.archives import reading
 from data.federated import DataConfig, FederatedData, Split, numbered
 from data.partitions import split_clients
 from data.pool import checked_labels, drawn, refuse_gaps, refuse_labels
-from data.table import CLASSES, named_classes, table
+from data.table import CLASSES, named_classes, table, table_inputs
 from strategies.core.errors import BadInput
 
 Array = NDArray[np.generic]
@@ -70,8 +70,20 @@ def folder(
     return _joined(config, seed, dtype, names, parts, classes)
 
 
-def read_inputs(file: Path) -> Tensor:
-    """The examples ``x`` of a ``.npz`` file, as :func:`folder` would take them, without labels."""
+def read_inputs(file: Path, inputs: Sequence[str] = ()) -> Tensor:
+    """Examples as :func:`folder` would take them, without labels.
+
+    Parameters
+    ----------
+    file : Path
+        A ``.npz`` file with an array ``x``, or a CSV file.
+    inputs : sequence of str
+        What the model's inputs are called, for a CSV file.
+    """
+    if file.suffix.lower() == ".csv":
+        if not inputs:
+            raise BadInput(f"{file}: the model was not trained on a CSV file and knows no columns.")
+        return table_inputs(file, inputs)
     (x,) = _members(file, "x")
     return _tensor(_checked_inputs(x, file), torch.float64)
 

@@ -83,6 +83,33 @@ def table(
     return replace(data, names=tuple(names), inputs=inputs)
 
 
+def table_inputs(path: Path, inputs: Sequence[str]) -> Tensor:
+    """The inputs in a CSV file, by the names :func:`table` gave them when the model was trained.
+
+    The columns may be in any order and others may be there; a gap is NaN.
+    """
+    found, gaps_may_be = read_table(path), DataConfig(missing="mean")
+    x: dict[str, Tensor] = {}
+    words: dict[str, list[str]] = {}
+    for name in inputs:
+        column = next((one for one in found.columns if name.startswith(f"{one}=")), None)
+        if name in found.columns:
+            numbers = _numbers(gaps_may_be, found, name, torch.float64)
+            if numbers is None:
+                raise BadInput(f"{path}, column {name!r} must have numbers, as in training.")
+            x[name] = numbers
+        elif column is None:
+            raise BadInput(f"{path} has no column for the input {name!r} of the model.")
+        else:
+            words.setdefault(column, []).append(name.removeprefix(f"{column}="))
+            x[name] = torch.tensor([cell == words[column][-1] for cell in found.columns[column]])
+    for column, known in words.items():
+        for row, cell in enumerate(found.columns[column]):
+            if cell not in known:
+                raise found.wrong(row, column, f"{cell!r} is none of {', '.join(map(repr, known))}")
+    return torch.stack([one.double() for one in x.values()], dim=1)
+
+
 def read_table(path: Path) -> Table:
     """A CSV file's cells, or a sentence that says on which line it is not one."""
     try:
@@ -221,10 +248,15 @@ def _inputs(
     inputs: dict[str, Tensor] = {}
     for column in named:
         numbers = None if column in known else _numbers(config, found, column, dtype)
-        if numbers is not None:
-            inputs[column] = numbers
+        if numbers is None:
+            fresh = _categories(config, found, column, known, alone)
         else:
-            inputs |= _categories(config, found, column, known, alone)
+            fresh = {column: numbers}
+        for name in inputs.keys() & fresh.keys():
+            raise BadInput(
+                f"{found.path}: column {name!r} is called like a word of another column."
+            )
+        inputs |= fresh
     return tuple(inputs), torch.stack([one.to(dtype) for one in inputs.values()], dim=1)
 
 

@@ -10,8 +10,9 @@ import pytest
 from client_app.predictor import find_predictor, read_predictor
 from strategies.core.errors import BadInput
 from tests.engines.test_devices import Devices, Start, deployed
+from tests.unit.test_cli import Bouquet, Outcome, bouquet
 
-__all__ = ["deployed"]  # a fixture
+__all__ = ["bouquet", "deployed"]  # fixtures
 
 HOSPITALS = ("003", "07", "west")
 HEAD = "hospital,age,income,sex,outcome"
@@ -76,6 +77,32 @@ def test_devices_with_their_own_rows_end_with_the_bits_of_a_simulation_of_the_wh
         theirs = read_predictor(find_predictor(simulated.path, one))
         assert mine.preparation == theirs.preparation
         assert mine.names == ("dead", "ill", "well")
+        assert mine.inputs == ("age", "income", "sex=f", "sex=m", "sex=")  # m, f, or a gap
+
+
+def test_a_model_reads_columns_by_their_names(
+    tmp_path: Path, start: Start, bouquet: Bouquet
+) -> None:
+    whole = write(tmp_path / "whole", HEAD, [row for one in HOSPITALS for row in rows(one)])
+    run = start(**KEYS, nodes=1, data=DATA | {"path": str(whole)})
+
+    def predict(text: str) -> Outcome:
+        Path("new.csv").write_text(text)
+        return bouquet("node", "predict", "new.csv", "--state-dir", run.path, "--client", "west")
+
+    one = predict("age,income,sex\n30,20000,m\n,40000,f\n")
+    other = predict("note,sex,income,age\nx,m,20000,30\ny,f,40000,NA\n")
+    assert one.code == 0
+    assert one.out == other.out
+    assert set(one.out.split()) <= {"dead", "ill", "well"}
+    for text, said in (
+        ("age,sex\n30,m\n", "new.csv has no column for the input 'income' of the model."),
+        ("age,income,sex\n30,1,x\n", "new.csv, line 2, column 'sex': 'x' is none of 'f', 'm', ''."),
+        ("age,income,sex\nold,1,m\n", "new.csv, column 'age' must have numbers"),
+    ):
+        outcome = predict(text)
+        assert outcome.code == 2
+        assert said in outcome.err
 
 
 def test_devices_must_mean_the_same_by_a_class(tmp_path: Path, deployed: Start) -> None:

@@ -152,6 +152,11 @@ def test_words_become_columns_or_numbers(tmp_path: Path) -> None:
         table(tmp_path, text, categories="index", scale="standard")
 
 
+def test_a_column_called_like_a_word_of_another_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"column 'sex=f' is called like a word of another column"):
+        table(tmp_path, given("sex=f,sex", "1,f", "0,m"), categories="one-hot")
+
+
 def test_a_missing_word_is_a_word_of_its_own_if_gaps_may_be(tmp_path: Path) -> None:
     text = given("sex", "m", "f", "")
     with pytest.raises(BadInput, match=r"line 4, column 'sex': it is missing"):

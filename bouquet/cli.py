@@ -442,9 +442,10 @@ def data_describe(
 
       bouquet data describe mnist -c data.clients=100 --picture mnist.png
     """
-    from bouquet.display import describe, out
+    from bouquet.display import describe, err, out
     from data import load
     from data.describe import draw, label_table
+    from data.prepare import size_warning
     from strategies.core.errors import BadInput
     from strategies.settings import parse
 
@@ -453,10 +454,13 @@ def data_describe(
         raise BadInput(f"--picture takes a file that ends in .png, not {str(picture)!r}.")
     found = load(settings.data, settings.run.seed, settings.dtype)
     describe(found)
+    warning = size_warning(found.x, settings.data.scale) if found.classes else ""
+    if warning:
+        err.print(warning, highlight=False, soft_wrap=True)
     if picture is not None:
         if not found.classes:
             raise BadInput(f"--picture needs classes, and {name} has none.")
-        draw(label_table(found), list(found.clients), name, picture)
+        draw(label_table(found), list(found.clients), found.names, name, picture)
         out.print(f"picture: {picture}", highlight=False, soft_wrap=True)
 
 

@@ -132,8 +132,8 @@ def _holdings(data: "FederatedData") -> Table:
     for client, split in data.clients.items():
         row = [client, str(len(split.train)), str(len(split.test))]
         if data.classes:
-            counts = enumerate(data.label_counts(client))
-            row.append("  ".join(f"{label}:{count}" for label, count in counts if count))
+            counts = zip(data.names, data.label_counts(client), strict=True)
+            row.append("  ".join(f"{name}:{count}" for name, count in counts if count))
         table.add_row(*row)
     return table
 

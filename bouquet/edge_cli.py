@@ -151,11 +151,16 @@ def node_state(state_dir: StateDir) -> None:
 
 @node_app.command("predict")
 def node_predict(
-    examples: Annotated[Path, typer.Argument(help="A .npz file with an array x.")],
+    examples: Annotated[
+        Path,
+        typer.Argument(
+            help="A .npz file with an array x, or a CSV file with the columns of inputs."
+        ),
+    ],
     state_dir: StateDir,
     client: ClientId,
 ) -> None:
-    """Use the personal model on this device, with no server: a class a line.
+    """Use the personal model on this device, with no server: a class's name a line.
 
     [bold]Example[/bold]
 
@@ -165,8 +170,9 @@ def node_predict(
     from data.folder import read_inputs
 
     predictor = read_predictor(find_predictor(state_dir, client))
-    for found in predictor.classes(read_inputs(examples)).tolist():
-        typer.echo(found if isinstance(found, int) else " ".join(map(str, found)))
+    for found in predictor.classes(read_inputs(examples, predictor.inputs)).tolist():
+        labels = [found] if isinstance(found, int) else found
+        typer.echo(" ".join(predictor.names[label] for label in labels))
 
 
 def export(

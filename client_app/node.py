@@ -107,8 +107,7 @@ def _problem(
     settings: Settings, stamp: tuple[int, int], thread: int, only: tuple[str, ...] | None
 ) -> Problem:
     seed = settings.run.seed
-    data = _data(settings.data, seed, settings.dtype, stamp, only)
-    data = data.holding_out(settings.run.validation, seed)
+    data = _data(settings.data, seed, settings.dtype, stamp, only, settings.run.validation)
     if data.classes:
         refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
     task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init)
@@ -148,8 +147,10 @@ def _data(
     dtype: torch.dtype,
     stamp: tuple[int, int],
     only: tuple[str, ...] | None,
+    validation: float,
 ) -> FederatedData:
-    return load(config, seed, dtype, only)
+    data = load(config, seed, dtype, only).holding_out(validation, seed)
+    return data.preparing(config.scale, config.missing)
 
 
 @dataclass
@@ -369,10 +370,10 @@ class Node:
         return self.problem.data.x[index], self.problem.data.y[index], real
 
     def _save_predictors(self, folder: Path, round_: int, clients: list[str], models: Tree) -> None:
-        task, x = self.problem.task, self.problem.data.x
+        task, data = self.problem.task, self.problem.data
         for place, client in enumerate(clients):
             own = {name: value[place] for name, value in models.items()}
-            save_predictor(folder, client, round_, own, self.settings, task, x)
+            save_predictor(folder, client, round_, own, self.settings, task, data)
 
     def _save_outcomes(
         self, folder: Path, round_: int, clients: list[str], payload: Any, models: Tree

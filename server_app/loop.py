@@ -92,6 +92,7 @@ def run(
         raise BadInput(f"state-dir: {states} is no empty folder; choose one, or a new one.")
     folder.write_config(settings)
     folder.write_name(name)
+    folder.write_classes(roster.facts.names if roster.facts else ())
     folder.rewrite_events(events)
     folder.cut_history(saved.round if resume else 0)
     if not resume:

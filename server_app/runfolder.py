@@ -118,6 +118,12 @@ class RunFolder:
         """The settings the run was started with."""
         return parse(read_toml(self.path / "config.toml"))
 
+    def write_classes(self, names: Sequence[str]) -> None:
+        """Remember what the classes are called, one a line, where it is known."""
+        if names:
+            text = "".join(f"{name}\n" for name in names)
+            write_atomically(self.path / "classes.txt", text.encode())
+
     def write_name(self, name: str) -> None:
         """Remember the name by which devices know the run."""
         write_atomically(self._name, f"{name}\n".encode())

@@ -1,6 +1,7 @@
 """Commands for real machines, and personal models without a server."""
 
 import json
+import pickle
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -182,6 +183,26 @@ def test_a_personal_model_predicts_without_a_server(bouquet: Bouquet, run: Run) 
     assert outcome.code == 0
     expected = predictor.module(torch.from_numpy(shaped)).argmax(dim=1).tolist()
     assert [int(line) for line in outcome.out.split()] == expected
+
+
+def test_predictions_are_the_classes_names(
+    bouquet: Bouquet, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    x = np.repeat([[-1.0], [1.0]], 20, axis=0).astype("float32")
+    (tmp_path / "data" / "anna").mkdir(parents=True)
+    np.savez(tmp_path / "data" / "anna" / "all.npz", x=x, y=np.repeat([0, 1], 20))
+    (tmp_path / "data" / "classes.txt").write_text("cold\nquite warm\n")
+    data = {"name": "folder", "path": str(tmp_path / "data")}
+    run = start(scheme="apfl", rounds=3, save_predictors=True, data=data, model={"name": "linear"})
+    np.savez("new.npz", x=x[18:22])
+    outcome = bouquet("node", "predict", "new.npz", "--state-dir", run.path, "--client", "anna")
+    assert outcome.out.splitlines() == ["cold", "cold", "quite warm", "quite warm"]
+    (tmp_path / "new.npz").write_bytes(pickle.dumps([1]))
+    outcome = bouquet("node", "predict", "new.npz", "--state-dir", run.path, "--client", "anna")
+    assert outcome.code == 2
+    assert "pickle" not in outcome.err
+    described = bouquet("data", "describe", "folder", "-c", f"data.path={tmp_path / 'data'}")
+    assert "cold:15  quite warm:15" in described.out
 
 
 def test_examples_of_another_shape_are_refused(bouquet: Bouquet, run: Run) -> None:

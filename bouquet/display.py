@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.table import Table
 
 from bouquet.runs import number, read_events
+from strategies.core.telling import short, telling
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from data import FederatedData
@@ -41,15 +42,7 @@ def progress(quiet: bool = False) -> Iterator[Callable[[str, int, int], Observer
         yield lambda title, rounds, done: lambda event: None
         return
     if not err.is_terminal:
-        yield (
-            lambda title, rounds, done: (
-                lambda event: err.print(
-                    f"{event['stage']} round {event['round']}/{rounds} {_words(event)}",
-                    highlight=False,
-                    soft_wrap=True,
-                )
-            )
-        )
+        yield lambda title, rounds, done: _lines(rounds)
         return
     columns = (
         TextColumn("[bold]{task.description}"),
@@ -62,11 +55,23 @@ def progress(quiet: bool = False) -> Iterator[Callable[[str, int, int], Observer
 
         def follow(title: str, rounds: int, done: int) -> Observer:
             bar = bars.add_task(title, total=rounds, completed=done, words="waiting")
+            words = telling()
             return lambda event: bars.update(
-                bar, description=event["stage"], completed=event["round"], words=_words(event)
+                bar, description=event["stage"], completed=event["round"], words=words(event)
             )
 
         yield follow
+
+
+def _lines(rounds: int) -> Observer:
+    """A line for each round."""
+    words = telling()
+
+    def tell(event: dict[str, Any]) -> None:
+        line = f"{event['stage']} round {event['round']}/{rounds} {words(event)}"
+        err.print(line, highlight=False, soft_wrap=True)
+
+    return tell
 
 
 @contextmanager
@@ -138,18 +143,6 @@ def _holdings(data: "FederatedData") -> Table:
     return table
 
 
-def _words(event: dict[str, Any]) -> str:
-    metrics = event["metrics"]
-    what = "accuracy" if "shared_accuracy" in metrics else "loss"
-    words = [f"{event['seconds']:.2f} s/round"]
-    for whose in ("shared", "personal"):
-        if f"{whose}_{what}" in metrics:
-            words.append(f"{whose} {what} {_number(metrics[f'{whose}_{what}'])}")
-    if event["failures"]:
-        words.append(f"{len(event['failures'])} failed")
-    return "  ".join(words)
-
-
 @dataclass(frozen=True)
 class Finished:
     """A run that ended well, and where it is."""
@@ -178,9 +171,9 @@ def results(runs: Sequence[Finished]) -> Table:
         personal = summary["personal"][what]
         table.add_row(
             summary["scheme"],
-            _number(summary["shared"][what]["mean"]),
-            _number(personal["mean"]),
-            _number(personal["min"] if what == "accuracy" else personal["max"]),
+            short(summary["shared"][what]["mean"]),
+            short(personal["mean"]),
+            short(personal["min"] if what == "accuracy" else personal["max"]),
             str(summary["helped"]),
             str(summary["hurt"]),
             _bytes(summary["bytes_up"] + summary["bytes_down"]),
@@ -220,7 +213,7 @@ def course(run: Finished) -> str:
     values = [value for value in found if value is not None]
     if len(values) < 2:
         return ""
-    ends = f"{_number(values[0])} to {_number(values[-1])}"
+    ends = f"{short(values[0])} to {short(values[-1])}"
     return f"{run.summary['scheme']}: personal {what} {sparkline(values)} {ends}"
 
 
@@ -237,23 +230,19 @@ def newcomers(summary: dict[str, Any]) -> str:
     late = summary["newcomers"]
     what = "accuracy" if "accuracy" in late["shared"] else "loss"
     count = f"{len(late['clients'])} newcomer{'s' * (len(late['clients']) != 1)}"
-    shared, personal = (_number(late[whose][what]["mean"]) for whose in ("shared", "personal"))
-    others = _number(late["others"]["personal"][what]["mean"])
+    shared, personal = (short(late[whose][what]["mean"]) for whose in ("shared", "personal"))
+    others = short(late["others"]["personal"][what]["mean"])
     if not late["adaptation"]:
         return (
             f"{summary['scheme']}: {count} from round {late['joined']}: shared {what} {shared}, "
             f"personal {personal}; the others' personal {others}"
         )
-    steps = " ".join(_number(entry[f"personal_{what}"]) for entry in late["adaptation"])
+    steps = " ".join(short(entry[f"personal_{what}"]) for entry in late["adaptation"])
     last = len(late["adaptation"]) - 1
     return (
         f"{summary['scheme']}: {count} after training: shared {what} {shared}, personal after 0 "
         f"to {last} rounds {steps}; the others' personal {others}"
     )
-
-
-def _number(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3e}"
 
 
 def _bytes(count: float) -> str:

@@ -45,9 +45,11 @@ def fact(what: str, said: str, width: int = 10) -> None:
 
 
 def keys(listed: Iterable["Key"]) -> None:
-    """Print keys as ``-c`` takes them, with their defaults; a blank line before each group."""
-    for _, group in groupby(listed, lambda one: one.name.rpartition(".")[0]):
-        out.print()
+    """Print keys as ``-c`` takes them, with their defaults; a blank line between groups."""
+    groups = groupby(listed, lambda one: one.name.rpartition(".")[0])
+    for place, (_, group) in enumerate(groups):
+        if place:
+            out.print()
         for one in group:
             note = f" ({one.degenerate})" if one.degenerate else ""
             entry(f"{one.name}={_default(one)}", one.allowed, one.doc + note)

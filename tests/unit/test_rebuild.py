@@ -25,7 +25,6 @@ PROBLEM: dict[str, Any] = {
     "rounds": 3,
     "local_steps": 2,
     "data": {"clients": 5},
-    "model": {"hidden": 8},
 }
 KINDS: dict[str, dict[str, Any]] = {
     "keeps a model": {"scheme": "apfl"},

@@ -205,14 +205,15 @@ def compare(
         whole = comparison.started(folder, named, sown, values | {"nodes": nodes})
     plans: dict[Path, Plan] = {}
     done: dict[Path, Finished] = {}
+    changes = values | {name: whole.values[name] for name in ("rounds",) if name in whole.values}
     for place, own in whole.runs().items():
         note = f" seed {own['seed']}" if "seed" in own else ""
         if not (place / "config.toml").exists():
             plans[place] = Plan({**whole.values, **own, "out": str(place)}, note=note)
-        elif (ended := _finished(place, values | own)) is not None:
+        elif (ended := _finished(place, changes | own)) is not None:
             done[place] = ended
         else:
-            plans[place] = Plan(values | own, place, note)
+            plans[place] = Plan(changes | own, place, note)
     with whole.kept():
         new = _run(engine.value, list(plans.values()), whole.folder, quiet, dashboard, tensorboard)
     done |= dict(zip(plans, new, strict=True))

@@ -1,6 +1,7 @@
 """Commands for real machines: a SuperLink, nodes, and what a device has."""
 
 import json
+import logging
 import os
 import shlex
 import sys
@@ -182,13 +183,18 @@ def export(
 ) -> None:
     """A client's own model for others: safetensors, and TorchScript where the model allows.
 
+    Of any run, finished or stopped: what was not written with save-predictors is built anew from
+    the run's folder, without training.
+
     [bold]Example[/bold]
 
       bouquet export runs/mine --client 003 --out model
     """
-    from client_app.predictor import export, find_predictor, read_predictor
+    from bouquet.rebuild import predictor_of
+    from client_app.predictor import export
 
-    for file in export(read_predictor(find_predictor(folder, client)), out):
+    logging.getLogger("flwr").setLevel("ERROR")  # what it warns of is in our own sentence
+    for file in export(predictor_of(folder, client), out):
         typer.echo(file)
 
 

@@ -140,18 +140,22 @@ def read_predictor(path: Path) -> Predictor:
     )
 
 
+def written(folder: Path, client: str) -> Path | None:
+    """The file of a client's own model in a run's folder or a device's, if one was written."""
+    name = f"{file_name(client)}.safetensors"
+    places = [folder / "predictors" / name, *sorted(folder.glob(f"devices/*/predictors/{name}"))]
+    return next((place for place in places if place.exists()), None)
+
+
 def find_predictor(folder: Path, client: str) -> Path:
     """A client's own model in a run's folder, or in a device's."""
-    name = f"{file_name(client)}.safetensors"
-    places = [folder / "predictors" / name]
-    places += sorted(folder.glob(f"devices/*/predictors/{name}"))
-    for place in places:
-        if place.exists():
-            return place
-    raise BadInput(
-        f"{folder} has no model of client {client!r} in predictors/; a run writes them with "
-        "-c save-predictors=true."
-    )
+    place = written(folder, client)
+    if place is None:
+        raise BadInput(
+            f"{folder} has no model of client {client!r} in predictors/; a run writes them with "
+            "-c save-predictors=true."
+        )
+    return place
 
 
 def export(predictor: Predictor, folder: Path) -> list[Path]:

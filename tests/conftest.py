@@ -3,6 +3,9 @@
 import csv
 import json
 import signal
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +139,18 @@ class Quadratics:
             "batch_size": 0,
             "save_predictors": True,
         }
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The folder into which pip would install us: the wheel, unpacked."""
+    words = ["build", "--target", "wheel", "--directory", str(tmp_path / "dist")]
+    root = Path(__file__).parents[1]
+    subprocess.run([sys.executable, "-m", "hatchling", *words], cwd=root, check=True)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "installed")
+    return tmp_path / "installed"
 
 
 @pytest.fixture

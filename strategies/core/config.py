@@ -171,13 +171,27 @@ def write(config: object, prefix: str = "") -> dict[str, Scalar]:
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a key nobody declared, with the valid ones listed."""
+    """Refuse a key nobody declared, with those that are most like it."""
     valid = sorted(known)
     for name in names:
         if name not in valid:
-            near = get_close_matches(name, valid, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise BadInput(f"Unknown key {name}: {hint}Valid keys are {', '.join(valid)}.")
+            near = _alike(name, valid)
+            hint = f"did you mean {_either(near)}? " if near else ""
+            raise BadInput(f"Unknown key {name}: {hint}`bouquet keys` lists all there are.")
+
+
+def _alike(name: str, valid: list[str]) -> list[str]:
+    """A few keys like a name, or else those of some group whose last part is like its own."""
+    near = get_close_matches(name, valid, n=3, cutoff=0.7)
+    if near:
+        return near
+    parts = {one: one.rpartition(".")[2] for one in valid}
+    best = get_close_matches(name.rpartition(".")[2], set(parts.values()), n=1, cutoff=0.7)
+    return [one for one, part in parts.items() if part in best][:3]
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, object]:

@@ -358,13 +358,10 @@ def schemes(
       bouquet schemes apfl
     """
     from bouquet import listing
-    from strategies import SCHEMES
     from strategies.core.config import keys_of
-    from strategies.core.errors import BadInput
+    from strategies.registry import SCHEMES, find
 
-    if name is not None and name not in SCHEMES:
-        raise BadInput(f"scheme must be one of {', '.join(SCHEMES)}, not {name!r}.")
-    for scheme in SCHEMES.values() if name is None else [SCHEMES[name]]:
+    for scheme in SCHEMES.values() if name is None else [find(name)]:
         listing.entry(scheme.name, scheme.title)
         for what in ("paper", "shares", "keeps", "exception", "weights"):
             said = getattr(scheme, what)
@@ -372,7 +369,7 @@ def schemes(
                 listing.fact(what, said)
         if name is not None:
             print()
-            listing.keys(keys_of(scheme.config, scheme.name))
+            listing.keys(keys_of(scheme, scheme.name))
 
 
 @app.command()

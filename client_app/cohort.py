@@ -22,7 +22,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from strategies.core.batches import steps
 from strategies.core.descent import slope_in_vmap
-from strategies.core.scheme import Model, Scheme, Work
+from strategies.core.round import row_of
+from strategies.core.scheme import AnyScheme, Model, Work
 from strategies.core.task import Batch, Task
 from strategies.core.trees import Nothing, Tree, pick, size_in_bytes, stack
 
@@ -77,7 +78,7 @@ def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) ->
 
 
 def update(
-    scheme: Scheme, work: Work[Any], payload: Any, personal: Any, batches: Batch, how: str
+    scheme: AnyScheme, work: Work, payload: Any, personal: Any, batches: Batch, how: str
 ) -> tuple[Any, Any]:
     """A chunk's local updates: uploads and new personal states, stacked.
 
@@ -96,43 +97,43 @@ def update(
     how : str
         ``vmap``, ``loop``, or ``auto`` for whichever works.
     """
-    return _together(scheme.local_update, scheme.own, work, payload, personal, batches, how)
+    return _together(scheme.local_update, scheme, work, payload, personal, batches, how)
 
 
 def predictors(
-    scheme: Scheme, work: Work[Any], payload: Any, personal: Any, batches: Batch, how: str
+    scheme: AnyScheme, work: Work, payload: Any, personal: Any, batches: Batch, how: str
 ) -> Tree:
     """A chunk's own models, stacked; the parameters are those of :func:`update`."""
 
-    def predict(own: Work[Any], received: Any, state: Any) -> tuple[Model, Nothing]:
+    def predict(own: Work, received: Any, state: Any) -> tuple[Model, Nothing]:
         return Model(scheme.predictor(own, received, state)), Nothing()
 
-    models, _ = _together(predict, scheme.own, work, payload, personal, batches, how)
+    models, _ = _together(predict, scheme, work, payload, personal, batches, how)
     return cast(Tree, models.w)
 
 
-def newcomers(scheme: Scheme, work: Work[Any], payload: Any, batches: Batch, how: str) -> Tree:
+def newcomers(scheme: AnyScheme, work: Work, payload: Any, batches: Batch, how: str) -> Tree:
     """The models of clients that join after training, stacked; see :func:`update`."""
-    shared = scheme.shared(work.config, work.task, payload)
+    shared = scheme.shared(work.task, payload)
 
-    def adapt(own: Work[Any], received: Any, state: Nothing) -> tuple[Model, Nothing]:
+    def adapt(own: Work, received: Any, state: Nothing) -> tuple[Model, Nothing]:
         return Model(scheme.newcomer(own, received, shared)), Nothing()
 
-    models, _ = _together(adapt, scheme.own, work, payload, Nothing(), batches, how)
+    models, _ = _together(adapt, scheme, work, payload, Nothing(), batches, how)
     return cast(Tree, models.w)
 
 
 def _together(
-    one: Callable[[Work[Any], Any, Any], tuple[Any, Any]],
-    own_fields: tuple[str, ...],
-    work: Work[Any],
+    one: Callable[[Work, Any, Any], tuple[Any, Any]],
+    scheme: AnyScheme,
+    work: Work,
     payload: Any,
     personal: Any,
     batches: Batch,
     how: str,
 ) -> tuple[Any, Any]:
     """Do one client's work for all of a chunk."""
-    by_client = {name: getattr(payload, name) for name in own_fields}
+    by_client = {name: getattr(payload, name) for name in scheme.own}
 
     def one_of_many(own: Batch, mine: dict[str, Any], state: Any) -> tuple[Any, Any]:
         sgd = replace(work.sgd, gradient=slope_in_vmap)
@@ -150,7 +151,7 @@ def _together(
     results = [
         one(
             replace(work, batches=_steps_of(batches, i, work.task.whole)),
-            payload._replace(**{name: _row(part, i) for name, part in by_client.items()}),
+            row_of(scheme, payload, i),
             pick(personal, i),
         )
         for i in range(count)
@@ -164,15 +165,11 @@ def _steps_of(batches: Batch, client: int, whole: bool) -> list[Batch]:
     return [batch.whole() for batch in found if batch.active] if whole else found
 
 
-def diagnostics(scheme: Scheme, personal: Any, shared: Tree) -> dict[str, list[float]]:
+def diagnostics(scheme: AnyScheme, personal: Any, shared: Tree) -> dict[str, list[float]]:
     """The scheme's own numbers about a chunk's personal states, stacked: a list for each."""
     with torch.no_grad():
         found = vmap(lambda state: scheme.diagnostics(state, shared))(personal)
     return {name: values.tolist() for name, values in found.items()}
-
-
-def _row(part: Tensor | Tree, index: int) -> Tensor | Tree:
-    return part[index] if isinstance(part, Tensor) else {k: v[index] for k, v in part.items()}
 
 
 def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Scores:

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from models import build, layout_of, personal_names, refuse_inputs, refuse_outpu
 from strategies.core.batches import Plan, draw, gather
 from strategies.core.errors import BadInput
 from strategies.core.files import OUTCOMES, BadFile, file_name, seal, write_atomically
+from strategies.core.round import Total, rows_of
 from strategies.core.scheme import Work
 from strategies.core.seeding import generator
 from strategies.core.state import Identity, PersonalState
@@ -36,7 +36,6 @@ from strategies.core.trees import (
     finite,
     flatten,
     pick,
-    rows,
     sha256,
     stack,
     unflatten,
@@ -222,7 +221,7 @@ class Node:
         plan = self._plan()
         result = Result()
         weight_of = dict(zip(clients, weights, strict=True))
-        total = _Total(scheme.each)
+        total = Total(scheme)
         for chunk, states in self._chunks(clients, round_, plan, result):
             started = time.perf_counter()
             batches = self._batches(chunk, plan, "train", round_)
@@ -242,7 +241,8 @@ class Node:
                     result.diverged.append(client)
                 elif scheme.stateful:
                     self.store.save(self._state(client, round_, pick(personal, place)))
-            total.add(_select(upload, valid), [weight_of[c] for c in chunk], valid)
+            due = torch.tensor([weight_of[client] for client in chunk], dtype=torch.float64)
+            total.add(_select(upload, valid), due[valid])
             result.clients += [one for one, ok in zip(chunk, valid.tolist(), strict=True) if ok]
             result.seconds["training"] += time.perf_counter() - started
         result.weight = sum(weight_of[client] for client in result.clients)
@@ -314,7 +314,7 @@ class Node:
         scheme, task, run = self.settings.scheme, self.problem.task, self.settings.run
         x, y, real = self._side_by_side([self.problem.data.clients[c].test for c in clients])
         work = self._work(round_, clients)
-        adapts = scheme.adapts(work.config)
+        adapts = scheme.adapts()
         differ = scheme.stateful or adapts > 0 or bool(scheme.own) or adapt >= 0
         if adapt >= 0:
             plan = Plan(adapt * run.local_steps, adapt * run.local_epochs, run.batch_size)
@@ -326,7 +326,7 @@ class Node:
             own = cohort.predictors(scheme, work, payload, personal, batches, self._how)
         else:
             own = scheme.predictor(work, payload, Nothing())
-        received = scheme.shared(work.config, task, payload)
+        received = scheme.shared(task, payload)
         shared = cohort.score(task, received, x, y, real, own=False)
         scores = cohort.score(task, own, x, y, real, own=differ)
         if flatten(personal) and adapt < 0:
@@ -384,7 +384,7 @@ class Node:
         """
         folder.mkdir(parents=True, exist_ok=True)
         scheme, task, data = self.settings.scheme, self.problem.task, self.problem.data
-        shared = scheme.shared(self.settings.scheme_config, task, payload)
+        shared = scheme.shared(task, payload)
         found: dict[str, Tree] = {client: {} for client in clients}
         parts = ["test", "validation"] if self.settings.run.validation else ["test"]
         for part in parts:
@@ -407,15 +407,13 @@ class Node:
         scheme = self.settings.scheme
         if not scheme.stateful:
             return Nothing()
-        fresh = scheme.init_personal(
-            self.settings.scheme_config, self.problem.task, len(self._train_examples(client))
-        )
+        fresh = scheme.init_personal(self.problem.task, len(self._train_examples(client)))
         state = self.store.load(self._identity(client), before)
         if state is None:
             return fresh
         if fingerprint(state.tensors) != fingerprint(flatten(fresh)):
             raise BadFile(f"The personal state of client {client} does not fit its model.")
-        return unflatten(scheme.personal, state.tensors)
+        return unflatten(scheme.records.personal, state.tensors)
 
     def _state(self, client: str, round_: int, personal: Any) -> PersonalState:
         return PersonalState(self._identity(client), round_, flatten(personal))
@@ -425,11 +423,10 @@ class Node:
         shape = fingerprint(self.problem.task.initial)
         return Identity(scheme.state_kind, scheme.version, shape, client)
 
-    def _work(self, round_: int, clients: Sequence[str]) -> Work[Any]:
+    def _work(self, round_: int, clients: Sequence[str]) -> Work:
         run = self.settings.run
         luck = float(generator(run.seed, "luck", round_, *clients).random())
         return Work(
-            self.settings.scheme_config,
             self.problem.task,
             self.settings.sgd,
             (),
@@ -440,55 +437,23 @@ class Node:
 
     def _plan(self) -> Plan:
         run, draws = self.settings.run, self.settings.scheme.draws
-        config = self.settings.scheme_config
-        return Plan(run.local_steps, run.local_epochs, run.batch_size, partial(draws, config))
+        return Plan(run.local_steps, run.local_epochs, run.batch_size, draws)
 
     def _checked(self, payload: Tree, clients: Sequence[str]) -> Any:
         """The payload's record, or a refusal of one that does not fit the model."""
-        scheme, config = self.settings.scheme, self.settings.scheme_config
-        server = scheme.init_server(config, self.problem.task)
-        expected = flatten(scheme.downlink(config, server, clients))
+        scheme = self.settings.scheme
+        server = scheme.init_server(self.problem.task)
+        expected = flatten(scheme.downlink(server, clients))
         if fingerprint(payload) != fingerprint(expected):
             raise BadInput("What the server sent does not fit this node's model.")
-        return unflatten(scheme.payload, payload)
+        return unflatten(scheme.records.payload, payload)
 
     def _received(self, payload: Any, clients: Sequence[str], chunk: Sequence[str]) -> Any:
         """What a chunk of the clients was sent: their rows of what is each client's own."""
-        own = {name: getattr(payload, name) for name in self.settings.scheme.own}
-        if not own or list(chunk) == list(clients):
+        if list(chunk) == list(clients):
             return payload
         place_of = {client: place for place, client in enumerate(clients)}
-        places = [place_of[client] for client in chunk]
-        return payload._replace(
-            **{k: v[places] if isinstance(v, Tensor) else rows(v, places) for k, v in own.items()}
-        )
-
-
-class _Total:
-    """Uploads of one chunk after the other: weighted sums, and rows of the fields in ``each``."""
-
-    def __init__(self, each: tuple[str, ...]) -> None:
-        self._each = each
-        self._sums: Tree = {}
-        self._rows: dict[str, list[Tensor]] = {}
-        self._dtypes: dict[str, torch.dtype] = {}
-
-    def add(self, upload: Any, weights: list[float], valid: Tensor) -> None:
-        """Take in a chunk's valid uploads."""
-        for name, value in flatten(upload).items():
-            if name.partition("/")[0] in self._each:
-                self._rows.setdefault(name, []).append(value)
-                continue
-            share = torch.tensor(weights, dtype=value.dtype)[valid]
-            # Sums over chunks are kept in double so that their number hardly matters.
-            summed = torch.tensordot(share, value, dims=1).double()
-            self._sums[name] = self._sums[name] + summed if name in self._sums else summed
-            self._dtypes[name] = value.dtype
-
-    def mean(self, weight: float) -> Tree:
-        """What the reply carries."""
-        means = {k: (v / weight).to(self._dtypes[k]) for k, v in self._sums.items()}
-        return means | {name: torch.cat(parts) for name, parts in self._rows.items()}
+        return rows_of(self.settings.scheme, payload, [place_of[client] for client in chunk])
 
 
 def _select(record: Any, valid: Tensor) -> Any:

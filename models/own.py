@@ -1,16 +1,14 @@
 """A user's own model, by its import path."""
 
-import importlib
 import inspect
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor, nn
 
 from models.config import Shape
 from models.vision import with_torchvision
 from strategies.core.errors import BadInput
+from strategies.core.imports import imported
 
 
 def build_own(path: str, input_shape: Shape, classes: int) -> nn.Module:
@@ -19,7 +17,9 @@ def build_own(path: str, input_shape: Shape, classes: int) -> nn.Module:
     Only what is installed where the code runs can be named: nothing is fetched, and nothing
     but a name arrives in a message.
     """
-    make = _imported(path)
+    make = imported(path, "model.name", with_torchvision)
+    if not callable(make):
+        raise BadInput(f"model.name {path!r} must name a class or a function, not {make!r}.")
     try:
         inspect.signature(make).bind(input_shape, classes)
     except (TypeError, ValueError) as error:
@@ -52,19 +52,6 @@ def refuse_output(path: str, output: Tensor, y: Tensor, classes: int) -> None:
             f"model.name {path!r} must give scores of shape {_words(expected)} for {len(y)} "
             f"examples, not {_words(tuple(output.shape))}."
         )
-
-
-def _imported(path: str) -> Callable[..., Any]:
-    package, _, name = path.partition(":")
-    try:
-        found = with_torchvision(lambda: importlib.import_module(package))
-        for part in name.split("."):
-            found = getattr(found, part)
-    except Exception as error:  # whatever the user's code raises
-        raise BadInput(f"model.name {path!r} cannot be imported: {error}.") from error
-    if not callable(found):
-        raise BadInput(f"model.name {path!r} must name a class or a function, not {found!r}.")
-    return found
 
 
 def _refuse_state(path: str, module: nn.Module) -> None:

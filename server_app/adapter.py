@@ -23,7 +23,8 @@ from server_app.replies import Refused, Reply, read_reply
 from server_app.roster import Client, Roster, by_node, lost, message
 from strategies.core import wire
 from strategies.core.files import BadFile
-from strategies.core.scheme import Federation, Member, Round
+from strategies.core.round import Part, united, upload_shape
+from strategies.core.scheme import Federation, Member
 from strategies.core.task import Task
 from strategies.core.trees import Tree, fingerprint, flatten, is_finite, norm, unflatten
 from strategies.settings import Settings
@@ -105,11 +106,12 @@ class SchemeStrategy(Strategy):
         self.settings, self.task, self.roster = settings, task, roster
         self.state_dir, self.predictors_dir = state_dir, predictors_dir
         self.outcomes_dir, self.diagnostics_dir = outcomes_dir, diagnostics_dir
-        self.server = scheme.init_server(settings.scheme_config, task) if server is None else server
+        self.server = scheme.init_server(task) if server is None else server
         self.report = Report()
         self.federation = Federation()
         # Clients start personal weights from it; shared ones arrive anyway.
-        named = task.personal if scheme.splits else set(task.initial) if scheme.stateful else set()
+        parts = scheme.personal_part(settings.personal.split) != "none"
+        named = task.personal if parts else set(task.initial) if scheme.stateful else set()
         self._warm = {name: task.initial[name] for name in sorted(named)} if warm else {}
         self._asked: dict[int, list[Client]] = {}
         self._weights: Mapping[str, float] = {}
@@ -117,13 +119,13 @@ class SchemeStrategy(Strategy):
 
     def payload(self, clients: Sequence[str]) -> Any:
         """What goes to some clients now."""
-        return self.settings.scheme.downlink(self.settings.scheme_config, self.server, clients)
+        return self.settings.scheme.downlink(self.server, clients)
 
     @property
     def shared(self) -> Tree:
         """The model the server holds, as every client would use it unchanged."""
-        scheme, config = self.settings.scheme, self.settings.scheme_config
-        return scheme.shared(config, self.task, self.payload(list(self.federation.members)[:1]))
+        some = list(self.federation.members)[:1]
+        return self.settings.scheme.shared(self.task, self.payload(some))
 
     def gather(self, round_: int) -> None:
         """Find out who is there in a round, and let the scheme welcome those who are new."""
@@ -144,10 +146,10 @@ class SchemeStrategy(Strategy):
             run.clients_per_round,
             run.seed,
         )
-        warning = scheme.advise(self.settings.scheme_config, self.federation)
+        warning = scheme.advise(self.federation)
         if warning:
             log(WARNING, warning)
-        self.server = scheme.welcome(self.settings.scheme_config, self.server, self.federation)
+        self.server = scheme.welcome(self.server, self.federation)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -215,29 +217,15 @@ class SchemeStrategy(Strategy):
 
     def _aggregated(self, round_: int, parts: Sequence[Reply]) -> Any:
         """The server's state after the scheme has taken in uploads; None if it is not finite."""
-        scheme, config = self.settings.scheme, self.settings.scheme_config
-        clients = [client for part in parts for client in part.clients]
+        scheme = self.settings.scheme
         with np.errstate(over="ignore", invalid="ignore"):
-            mean: Any = unflatten(scheme.upload, self._united(parts, clients))
-            uploads = Round(mean, tuple(sorted(clients)), self.federation, round_)
+            shares = [Part(part.clients, part.weight, part.arrays) for part in parts]
+            uploads = united(scheme, shares, self.federation, round_)
             try:
-                new = scheme.aggregate(config, self.server, uploads)
+                new = scheme.aggregate(self.server, uploads)
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
                 return None  # of a matrix that is not finite
         return new if is_finite(flatten(new)) else None
-
-    def _united(self, parts: Sequence[Reply], clients: list[str]) -> Tree:
-        """The nodes' means as one mean, and their rows as one table in order of the clients."""
-        total = sum(part.weight for part in parts)
-        order = sorted(range(len(clients)), key=lambda place: clients[place])
-        united: Tree = {}
-        for name, value in parts[0].arrays.items():
-            if name.partition("/")[0] in self.settings.scheme.each:
-                united[name] = torch.cat([part.arrays[name] for part in parts])[order]
-            else:
-                shares = [part.weight / total * part.arrays[name].double() for part in parts]
-                united[name] = torch.stack(shares).sum(dim=0).to(value.dtype)
-        return united
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -255,11 +243,11 @@ class SchemeStrategy(Strategy):
         self, kind: str, round_: int, clients: Iterable[Client], note: dict[str, Any]
     ) -> list[Message]:
         self.report = Report()
-        scheme, config = self.settings.scheme, self.settings.scheme_config
+        scheme = self.settings.scheme
         self._asked, self._kind = by_node(clients), kind
         due = {one.id: self._due(one) for group in self._asked.values() for one in group}
         training = kind == MessageType.TRAIN
-        self._weights = scheme.weigh(config, self.server, due) if training else due
+        self._weights = scheme.weigh(self.server, due) if training else due
         common = None if scheme.own else flatten(self.payload([]))
         messages = []
         for node, group in self._asked.items():
@@ -322,20 +310,13 @@ class SchemeStrategy(Strategy):
         expected = sum(self._weights[client] for client in uploads)
         if not math.isclose(reply.weight, expected, rel_tol=1e-9):
             raise Refused(f"a weight of {reply.weight} where {expected} is due")
-        if fingerprint(reply.arrays) != self._upload_shape(len(uploads)):
+        if fingerprint(reply.arrays) != upload_shape(
+            self.settings.scheme, self.server, len(uploads)
+        ):
             raise Refused("weights of the wrong names, shapes or types")
         if not is_finite(reply.arrays):
             raise Refused("weights that are NaN or infinite")
         return reply
-
-    def _upload_shape(self, count: int) -> str:
-        """What some clients' uploads look like; nobody's look like nothing."""
-        if not count:
-            return fingerprint({})
-        scheme, config = self.settings.scheme, self.settings.scheme_config
-        like = flatten(scheme.upload_like(config, self.server))
-        each = [name for name in like if name.partition("/")[0] in scheme.each]
-        return fingerprint(like | {n: like[n].expand(count, *like[n].shape) for n in each})
 
     def _note(self, round_: int, reply: Reply, asked: Sequence[Client]) -> None:
         """Put what a valid reply says into the report."""
@@ -370,13 +351,14 @@ def restored(settings: Settings, task: Task, saved: Tree) -> Any:
     What grows with the clients, such as a graph or a client's own model, may be of any size.
     """
     scheme = settings.scheme
-    fresh = flatten(scheme.init_server(settings.scheme_config, task))
+    fresh = flatten(scheme.init_server(task))
     for name, value in fresh.items():
         there = saved.get(name, torch.zeros(0, dtype=torch.bool))
         fits = (there.dtype, there.ndim) == (value.dtype, value.ndim)
         if not fits or ("/" in name and there.shape != value.shape):
             raise BadFile(f"The checkpoint does not fit the run's model (see {name}).")
-    return unflatten(scheme.server, saved)
+    restored_server: Any = unflatten(scheme.records.server, saved)
+    return restored_server
 
 
 def _size(reply: Message) -> int:

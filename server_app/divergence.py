@@ -8,6 +8,7 @@ from server_app.adapter import Report
 from server_app.runfolder import RunFolder
 from strategies.core.config import keys_of
 from strategies.core.errors import RunFailed
+from strategies.registry import find
 from strategies.settings import RunConfig, Settings
 
 
@@ -72,5 +73,5 @@ def _step_sizes(settings: Settings) -> list[str]:
     """The keys whose values may be too large, and these values."""
     flat = settings.flat()
     run = [one for one in keys_of(RunConfig) if one.name == "lr" or flat[one.name] != one.default]
-    keys = [*run, *keys_of(settings.scheme.config, settings.run.scheme)]
+    keys = [*run, *keys_of(find(settings.run.scheme), settings.scheme.name)]
     return [f"{one.name} ({flat[one.name]})" for one in keys if one.step and flat[one.name]]

@@ -230,7 +230,7 @@ def _state_folder(settings: Settings, stage: Stage) -> str:
         kind = (chosen.scheme.state_kind, chosen.split)
         if before is not None and kind != before:
             place = f"stage{one.number}"
-        before = () if chosen.stateless else kind
+        before = () if chosen.scheme.stateless else kind
     return place
 
 
@@ -421,7 +421,7 @@ def _diagnostics(strategy: SchemeStrategy, client: Client) -> dict[str, float]:
 
     They are personal, so no message carries them: on a real device the state is not here.
     """
-    scheme, config = strategy.settings.scheme, strategy.settings.scheme_config
+    scheme = strategy.settings.scheme
     if not scheme.stateful or client.joins > strategy.settings.run.rounds:
         return {}
     shape = fingerprint(strategy.task.initial)
@@ -433,9 +433,9 @@ def _diagnostics(strategy: SchemeStrategy, client: Client) -> dict[str, float]:
     except BadFile:
         return {}
     if state is None:
-        personal = scheme.init_personal(config, strategy.task, client.train_examples)
+        personal = scheme.init_personal(strategy.task, client.train_examples)
     else:
-        personal = unflatten(scheme.personal, state.tensors)
+        personal = unflatten(scheme.records.personal, state.tensors)
     found = scheme.diagnostics(personal, strategy.shared)
     return {name: float(value) for name, value in found.items()}
 

@@ -1,49 +1,5 @@
-"""The schemes. ``SCHEMES[name]`` is the only dispatch."""
+"""The schemes: one file each, found by name or by import path."""
 
-from strategies import (
-    afl,
-    apfl,
-    centralized,
-    dfedu,
-    ditto,
-    fedalt,
-    fedavg,
-    fedprox,
-    fedsim,
-    fedu,
-    finetune,
-    local,
-    minibatch,
-    mocha,
-    perfedavg,
-    pfedme,
-    plsgd,
-    scaffold,
-    tune,
-)
-from strategies.core.scheme import Scheme
+from strategies.registry import SCHEMES
 
-SCHEMES: dict[str, Scheme] = {
-    module.SCHEME.name: module.SCHEME
-    for module in (
-        fedavg,
-        local,
-        apfl,
-        fedu,
-        dfedu,
-        fedsim,
-        fedalt,
-        plsgd,
-        perfedavg,
-        ditto,
-        pfedme,
-        finetune,
-        fedprox,
-        scaffold,
-        afl,
-        mocha,
-        minibatch,
-        tune,
-        centralized,
-    )
-}
+__all__ = ["SCHEMES"]

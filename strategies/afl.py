@@ -17,37 +17,47 @@ clients' losses and the Euclidean projection back onto the simplex. Of clients t
 sampled nothing is known: their slope counts as 0, and the others' N / K times, which is right
 on average. λ starts at the weights that ``weights`` gives.
 
-:func:`agnostic` makes any scheme that averages agnostic. ``weights = agnostic`` with ``apfl`` is
+``Agnostic`` makes any scheme that averages agnostic. ``weights = agnostic`` with ``apfl`` is
 section 7 of Deng et al. (2020): APFL whose shared half is agnostic. The loss is the one the
 scheme averages over clients, at the received weights: f_i(w) for APFL, whatever it predicts with;
 f_i(u, v_i) with the client's own v_i for FedSim and FedAlt; f_i(w + θ_i) for personalized Local
 SGD, whose options differ in their output alone; f_i(w) for the others.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from strategies import fedavg
 from strategies.core.config import key
-from strategies.core.scheme import Federation, Round, Scheme, Work
+from strategies.core.scheme import AnyScheme, Federation, Records, Round, Work
 from strategies.core.task import Task
 from strategies.core.trees import Tree, extended
+from strategies.core.wrapper import Wrapper
+from strategies.fedavg import FedAvg
 
 # A weight of exactly 0 could leave a round without any; this much cannot be seen in a mean.
 LEAST = 1e-12
 
 
 @dataclass(frozen=True)
-class Config:
-    """AFL's keys, which also count for other schemes with ``weights = agnostic``."""
+class AFL(FedAvg):
+    """Agnostic federated learning; its key also counts for others with ``weights = agnostic``."""
+
+    name = "afl"
+    title = "Agnostic federated learning"
+    paper = "Mohri, Sivek and Suresh 2019, algorithm 1"
+    weights = "uniform"
 
     lambda_lr: float = key(
         0.1, "step size of the mixture weights", low=0.0, degenerate="0 is FedAvg", step=True
     )
+
+    def assembled(self) -> AnyScheme:
+        """FedAvg with weights of its own."""
+        return Agnostic(self, self.lambda_lr)
 
 
 def projected(point: Tensor) -> Tensor:
@@ -58,81 +68,88 @@ def projected(point: Tensor) -> Tensor:
     return (point - excess[last]).clamp(min=0)
 
 
-def agnostic(scheme: Scheme, rate: Callable[[Any], float]) -> Scheme:
-    """A scheme whose mean is weighted by λ; ``rate`` finds λ's step size in the config."""
-    server_type = extended(scheme.server, mixture=Tree)
-    upload_type = extended(scheme.upload, loss=Tensor)
+@dataclass(frozen=True)
+class Agnostic(Wrapper):
+    """A scheme whose mean is weighted by λ.
 
-    def init_server(config: Any, task: Task) -> Any:
-        return server_type(*scheme.init_server(config, task), {})
+    Parameters
+    ----------
+    inner : Scheme
+        One that averages.
+    rate : float
+        γ_λ, the step size of λ.
+    """
 
-    def welcome(config: Any, server: Any, federation: Federation) -> Any:
+    rate: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        told = {
+            "shares": f"{self.inner.shares}; its loss at the received weights",
+            "each": (*self.inner.each, "loss"),
+        }
+        for fact, value in told.items():
+            object.__setattr__(self, fact, value)
+
+    @property
+    def records(self) -> Records:
+        """The scheme's own, with a client's loss and everybody's weights."""
+        inner = self.inner.records
+        return inner._replace(
+            upload=extended(inner.upload, loss=Tensor), server=extended(inner.server, mixture=Tree)
+        )
+
+    def init_server(self, task: Task) -> Any:
+        """Nobody is there yet."""
+        return self.records.server(*self.inner.init_server(task), {})
+
+    def server_of(self, server: Any) -> Any:
+        """All but λ."""
+        return self.inner.records.server(*server[:-1])
+
+    def server_with(self, inner: Any, server: Any) -> Any:
+        """The same λ beside another state of the scheme's own."""
+        return self.records.server(*inner, server.mixture)
+
+    def welcome(self, server: Any, federation: Federation) -> Any:
         """Newcomers get a due share of λ from everybody."""
-        *inner, mixture = server
-        members = federation.members
+        members, mixture = federation.members, server.mixture
         fresh = sorted(set(members) - set(mixture))
         total = sum(member.weight for member in members.values())
         kept = 1 - sum(members[client].weight for client in fresh) / total
         shares = {client: value * kept for client, value in mixture.items()} if fresh else mixture
         for client in fresh:
             shares[client] = torch.tensor(members[client].weight / total, dtype=torch.float64)
-        welcomed = scheme.welcome(config, scheme.server(*inner), federation)
-        return server_type(*welcomed, dict(sorted(shares.items())))
+        welcomed = self.inner.welcome(self.server_of(server), federation)
+        return self.records.server(*welcomed, dict(sorted(shares.items())))
 
-    def downlink(config: Any, server: Any, clients: Sequence[str]) -> Any:
-        return scheme.downlink(config, scheme.server(*server[:-1]), clients)
-
-    def upload_like(config: Any, server: Any) -> Any:
-        inner = scheme.upload_like(config, scheme.server(*server[:-1]))
+    def upload_like(self, server: Any) -> Any:
+        """An upload has a number more."""
+        inner = super().upload_like(server)
         some = next(iter(inner.w.values()), torch.zeros(()))
-        return upload_type(*inner, torch.zeros((), dtype=some.dtype))
+        return self.records.upload(*inner, torch.zeros((), dtype=some.dtype))
 
-    def weigh(config: Any, server: Any, weights: Mapping[str, float]) -> Mapping[str, float]:
+    def weigh(self, server: Any, weights: Mapping[str, float]) -> Mapping[str, float]:
+        """λ."""
         return {client: max(LEAST, float(server.mixture[client])) for client in weights}
 
-    def local_update(work: Work[Any], payload: Any, personal: Any) -> tuple[Any, Any]:
+    def local_update(self, work: Work, payload: Any, personal: Any) -> tuple[Any, Any]:
         """The scheme's own, and the loss at the weights it received."""
-        own = scheme.begins_at(work, payload, personal)
+        own = self.inner.begins_at(work, payload, personal)
         with torch.no_grad():
             losses = torch.stack([b.active * work.task.loss(own, b) for b in work.batches])
         loss = losses.sum() / torch.stack([b.active for b in work.batches]).sum()
-        upload, personal = scheme.local_update(work, payload, personal)
-        return upload_type(*upload, loss), personal
+        upload, personal = self.inner.local_update(work, payload, personal)
+        return self.records.upload(*upload, loss), personal
 
-    def aggregate(config: Any, server: Any, uploads: Round) -> Any:
+    def aggregate(self, server: Any, uploads: Round[Any]) -> Any:
         """The scheme's own, then λ ← Π(λ + γ_λ losses)."""
-        *inner, mixture = server
-        mean = scheme.upload(*uploads.mean[:-1])
-        new = scheme.aggregate(config, scheme.server(*inner), replace(uploads, mean=mean))
+        mean, mixture = self.inner.records.upload(*uploads.mean[:-1]), server.mixture
+        new = self.inner.aggregate(self.server_of(server), replace(uploads, mean=mean))
         slope = dict.fromkeys(mixture, 0.0)
         scale = len(mixture) / len(uploads.clients)
         for client, loss in zip(uploads.clients, uploads.mean.loss.tolist(), strict=True):
             slope[client] = scale * loss
-        point = torch.stack([v + rate(config) * slope[client] for client, v in mixture.items()])
-        moved = projected(point) if rate(config) else point
-        return server_type(*new, dict(zip(mixture, moved.unbind(), strict=True)))
-
-    return replace(
-        scheme,
-        shares=f"{scheme.shares}; its loss at the received weights",
-        upload=upload_type,
-        server=server_type,
-        each=(*scheme.each, "loss"),
-        init_server=init_server,
-        welcome=welcome,
-        downlink=downlink,
-        upload_like=upload_like,
-        weigh=weigh,
-        local_update=local_update,
-        aggregate=aggregate,
-    )
-
-
-SCHEME = replace(
-    agnostic(fedavg.SCHEME, lambda config: config.lambda_lr),
-    name="afl",
-    title="Agnostic federated learning",
-    paper="Mohri, Sivek and Suresh 2019, algorithm 1",
-    weights="uniform",
-    config=Config,
-)
+        point = torch.stack([v + self.rate * slope[client] for client, v in mixture.items()])
+        moved = projected(point) if self.rate else point
+        return self.records.server(*new, dict(zip(mixture, moved.unbind(), strict=True)))

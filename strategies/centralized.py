@@ -4,31 +4,29 @@ Not federated at all: a simulation pools the clients' training data and trains o
 client would. Every client is then judged on its own test data as ever.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass
 
-from strategies import fedavg
 from strategies.core.errors import BadInput
-from strategies.core.scheme import Federation, NoKeys
+from strategies.core.scheme import Federation
+from strategies.fedavg import FedAvg
 
 
-def advise(config: NoKeys, federation: Federation) -> str:
-    """There are no clients to sample."""
-    if federation.sampled:
-        raise BadInput(
-            "clients-per-round must be 0 for centralized, which has everybody's data in one "
-            f"place, not {federation.sampled}."
-        )
-    return ""
+@dataclass(frozen=True)
+class Centralized(FedAvg):
+    """FedAvg with a single client, who has everything."""
 
+    name = "centralized"
+    title = "Training on all data in one place"
+    paper = "baseline: no federation"
+    shares = "everything: the clients' data themselves"
+    exception = "the data are in one place by definition; simulations only"
+    pooled = True
 
-SCHEME = replace(
-    fedavg.SCHEME,
-    name="centralized",
-    title="Training on all data in one place",
-    paper="baseline: no federation",
-    shares="everything: the clients' data themselves",
-    keeps="nothing",
-    pooled=True,
-    exception="the data are in one place by definition; simulations only",
-    advise=advise,
-)
+    def advise(self, federation: Federation) -> str:
+        """There are no clients to sample."""
+        if federation.sampled:
+            raise BadInput(
+                "clients-per-round must be 0 for centralized, which has everybody's data in one "
+                f"place, not {federation.sampled}."
+            )
+        return ""

@@ -21,24 +21,18 @@ A neighbour that fails in a round is left out of that round's sum and degree.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from strategies import fedu
-from strategies.core.descent import descend
 from strategies.core.errors import BadInput
-from strategies.core.graphs import graph
+from strategies.core.graphs import OnGraph
 from strategies.core.scheme import Federation, Round, Work
 from strategies.core.task import Task
 from strategies.core.trees import Forest, Tree, distance, mean_of_rows, norm, stack_trees
-
-
-@dataclass(frozen=True)
-class Config(fedu.Config):
-    """dFedU's keys, the same as FedU's."""
 
 
 class Personal(NamedTuple):
@@ -74,114 +68,88 @@ class Server(NamedTuple):
     graph: Tensor
 
 
-def init_personal(config: Config, task: Task, examples: int) -> Personal:
-    """Everyone starts at the initial weights."""
-    zero = torch.zeros((), dtype=torch.float64)
-    return Personal(task.initial, zero, zero.clone())
+@dataclass(frozen=True)
+class DFedU(OnGraph[Personal, Payload, Upload, Server]):
+    """Decentralized FedU: devices mix their neighbours in themselves."""
 
+    name = "dfedu"
+    title = "Decentralized FedU: devices mix their neighbours in themselves"
+    paper = "Dinh et al. 2021, algorithm 2"
+    shares = "w_i, its own model, of which its neighbours get weighted sums"
+    keeps = "w_i, and the mixing step"
+    own = ("sum", "degree")
+    each = ("w",)
 
-def init_server(config: Config, task: Task) -> Server:
-    """Nothing to relay yet."""
-    zero = torch.zeros((), dtype=torch.float64)
-    return Server(task.initial, zero, {}, {}, torch.zeros(0, 0, dtype=torch.float64))
+    def init_personal(self, task: Task, examples: int) -> Personal:
+        """Everyone starts at the initial weights."""
+        zero = torch.zeros((), dtype=torch.float64)
+        return Personal(task.initial, zero, zero.clone())
 
+    def init_server(self, task: Task) -> Server:
+        """Nothing to relay yet."""
+        zero = torch.zeros((), dtype=torch.float64)
+        return Server(task.initial, zero, {}, {}, torch.zeros(0, 0, dtype=torch.float64))
 
-def welcome(config: Config, server: Server, federation: Federation) -> Server:
-    """Draw the graph of those who are there."""
-    return server._replace(graph=graph(config.graph, config.graph_file, federation, "dfedu"))
+    def welcome(self, server: Server, federation: Federation) -> Server:
+        """Draw the graph of those who are there."""
+        return server._replace(graph=self.drawn(federation))
 
+    def advise(self, federation: Federation) -> str:
+        """Everyone takes part; and warn where mixing drives models apart."""
+        if federation.sampled not in (0, len(federation.members)):
+            raise BadInput(
+                "clients-per-round must be 0 for dfedu, in which everyone takes part, not "
+                f"{federation.sampled}."
+            )
+        return super().advise(federation)
 
-def advise(config: Config, federation: Federation) -> str:
-    """Everyone takes part; and warn where mixing drives models apart."""
-    if federation.sampled not in (0, len(federation.members)):
-        raise BadInput(
-            "clients-per-round must be 0 for dfedu, in which everyone takes part, not "
-            f"{federation.sampled}."
+    def downlink(self, server: Server, clients: Sequence[str]) -> Payload:
+        """Each device its sum and degree; zeros where nothing is on its way."""
+        zeros = {name: torch.zeros_like(value) for name, value in server.mean.items()}
+        nothing = torch.zeros((), dtype=torch.float64)
+        return Payload(
+            server.mean,
+            server.round,
+            stack_trees([server.sums.get(client, zeros) for client in clients]),
+            torch.stack([server.degrees.get(client, nothing) for client in clients]),
         )
-    drawn = graph(config.graph, config.graph_file, federation, "dfedu")
-    return fedu.contraction(config.eta, federation, drawn, "dfedu")
 
+    def mixed(self, payload: Payload, personal: Personal) -> Tree:
+        """The mixing step of algorithm 2, line 12, where the sum is of the model's own round."""
+        fits = (payload.round == personal.round).to(torch.float64)
+        pace = self.eta * personal.reach * fits
+        return fedu.mix_in(personal.w, payload.sum, payload.degree, pace)
 
-def downlink(config: Config, server: Server, clients: Sequence[str]) -> Payload:
-    """Each device its sum and degree; zeros where nothing is on its way."""
-    zeros = {name: torch.zeros_like(value) for name, value in server.mean.items()}
-    nothing = torch.zeros((), dtype=torch.float64)
-    return Payload(
-        server.mean,
-        server.round,
-        stack_trees([server.sums.get(client, zeros) for client in clients]),
-        torch.stack([server.degrees.get(client, nothing) for client in clients]),
-    )
+    def local_update(
+        self, work: Work, payload: Payload, personal: Personal
+    ) -> tuple[Upload, Personal]:
+        """Mix in what arrived, then R local steps."""
+        start = self.mixed(payload, personal)
+        w = work.descend(work.task.loss, start, work.batches)
+        round_ = torch.full_like(personal.round, work.round)
+        return Upload(w), Personal(w, fedu.reach(work).to(torch.float64), round_)
 
+    def upload_like(self, server: Server) -> Upload:
+        """An upload is a model."""
+        return Upload(server.mean)
 
-def mixed(config: Config, payload: Payload, personal: Personal) -> Tree:
-    """The mixing step of algorithm 2, line 12, where the sum is of the model's own round."""
-    fits = (payload.round == personal.round).to(torch.float64)
-    pace = config.eta * personal.reach * fits
-    return fedu.mix_in(personal.w, payload.sum, payload.degree, pace)
+    def aggregate(self, server: Server, uploads: Round[Upload]) -> Server:
+        """Turn a round's models into sums for the neighbours; the models then are gone."""
+        ids = sorted(uploads.federation.members)
+        weights = server.graph[:, [ids.index(client) for client in uploads.clients]]
+        sums = fedu.neighbour_sums(weights, uploads.mean.w)
+        return Server(
+            mean=mean_of_rows(uploads.mean.w),
+            round=torch.tensor(float(uploads.number), dtype=torch.float64),
+            sums={k: {n: v[p].clone() for n, v in sums.items()} for p, k in enumerate(ids)},
+            degrees=dict(zip(ids, weights.sum(dim=1).unbind(), strict=True)),
+            graph=server.graph,
+        )
 
+    def predictor(self, work: Work, payload: Payload, personal: Personal) -> Tree:
+        """The device's model with its neighbours mixed in."""
+        return self.mixed(payload, personal)
 
-def local_update(
-    work: Work[Config], payload: Payload, personal: Personal
-) -> tuple[Upload, Personal]:
-    """Mix in what arrived, then R local steps."""
-    start = mixed(work.config, payload, personal)
-    w = descend(work.task.loss, start, work.batches, work.sgd)
-    round_ = torch.full_like(personal.round, work.round)
-    return Upload(w), Personal(w, fedu.reach(work).to(torch.float64), round_)
-
-
-def upload_like(config: Config, server: Server) -> Upload:
-    """An upload is a model."""
-    return Upload(server.mean)
-
-
-def aggregate(config: Config, server: Server, uploads: Round) -> Server:
-    """Turn a round's models into sums for the neighbours; the models are gone with the round."""
-    ids = sorted(uploads.federation.members)
-    weights = server.graph[:, [ids.index(client) for client in uploads.clients]]
-    sums = fedu.neighbour_sums(weights, uploads.mean.w)
-    return Server(
-        mean=mean_of_rows(uploads.mean.w),
-        round=torch.tensor(float(uploads.number), dtype=torch.float64),
-        sums={k: {n: v[p].clone() for n, v in sums.items()} for p, k in enumerate(ids)},
-        degrees=dict(zip(ids, weights.sum(dim=1).unbind(), strict=True)),
-        graph=server.graph,
-    )
-
-
-def predictor(work: Work[Config], payload: Payload, personal: Personal) -> Tree:
-    """The device's model with its neighbours mixed in."""
-    return mixed(work.config, payload, personal)
-
-
-def diagnostics(personal: Personal, shared: Tree) -> Tree:
-    """The size of the device's model and its distance from the mean."""
-    return {"personal_norm": norm(personal.w), "drift": distance(personal.w, shared)}
-
-
-SCHEME = replace(
-    fedu.SCHEME,
-    name="dfedu",
-    title="Decentralized FedU: devices mix their neighbours in themselves",
-    paper="Dinh et al. 2021, algorithm 2",
-    shares="w_i, its own model, of which its neighbours get weighted sums",
-    keeps="w_i, and the mixing step",
-    config=Config,
-    personal=Personal,
-    payload=Payload,
-    upload=Upload,
-    server=Server,
-    own=("sum", "degree"),
-    each=("w",),
-    init_personal=init_personal,
-    init_server=init_server,
-    welcome=welcome,
-    advise=advise,
-    downlink=downlink,
-    upload_like=upload_like,
-    local_update=local_update,
-    aggregate=aggregate,
-    predictor=predictor,
-    diagnostics=diagnostics,
-)
+    def diagnostics(self, personal: Personal, shared: Tree) -> Tree:
+        """The size of the device's model and its distance from the mean."""
+        return {"personal_norm": norm(personal.w), "drift": distance(personal.w, shared)}

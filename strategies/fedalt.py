@@ -13,45 +13,39 @@ paper                 here
 ====================  ====================================================
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from strategies import fedsim
 from strategies.core.config import MOST_STEPS, key
-from strategies.core.descent import descend
 from strategies.core.scheme import Model, Work
-from strategies.fedsim import Parts, Personal, merge
+from strategies.fedsim import FedSim, Parts, Personal, merge, tuned
 
 
 @dataclass(frozen=True)
-class Config(fedsim.Config):
-    """FedAlt's keys."""
+class FedAlt(FedSim):
+    """Partial personalization, one part after the other."""
+
+    name = "fedalt"
+    title = "Partial personalization, one part after the other"
+    paper = "Pillutla et al. 2022, algorithms 1 and 3 (LocalAlt)"
 
     personal_steps: int = key(
         0, "steps of the personal part; 0 = local-steps", low=0, high=MOST_STEPS
     )
 
+    def draws(self, steps: int) -> int:
+        """Batches for whichever part takes more steps."""
+        return max(steps, self.personal_steps)
 
-def draws(config: Config, steps: int) -> int:
-    """Batches for whichever part takes more steps."""
-    return max(steps, config.personal_steps)
-
-
-def local_update(work: Work[Config], payload: Model, personal: Personal) -> tuple[Model, Personal]:
-    """τ_v steps on v, then τ_u steps on u."""
-    config, loss = work.config, work.task.loss
-    u, v = fedsim.start(work, payload, personal)
-    own = work.batches[: config.personal_steps] if config.personal_steps else work.local_batches
-    v = fedsim.own_steps(work, Parts(u, v), own)
-    u = descend(lambda u, batch: loss(merge(Parts(u, v)), batch), u, work.local_batches, work.sgd)
-    return Model(u), Personal(v)
-
-
-SCHEME = replace(
-    fedsim.SCHEME,
-    name="fedalt",
-    title="Partial personalization, one part after the other",
-    paper="Pillutla et al. 2022, algorithms 1 and 3 (LocalAlt)",
-    config=Config,
-    draws=draws,
-    local_update=local_update,
-)
+    def local_update(
+        self, work: Work, payload: Model, personal: Personal
+    ) -> tuple[Model, Personal]:
+        """τ_v steps on v, then τ_u steps on u."""
+        u, v = self.start(work, payload, personal)
+        v = tuned(work, Parts(u, v), work.some_batches(self.personal_steps), self.personal_lr)
+        moved = work.descend(
+            lambda parts, batch: work.task.loss(merge(parts), batch),
+            Parts(u, v),
+            work.local_batches,
+            hold=("v",),
+        )
+        return Model(moved.u), Personal(v)

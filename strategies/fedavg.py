@@ -13,28 +13,26 @@ n_k / n               the uploads' weights (``examples``)
 ====================  =====================================
 """
 
-from strategies.core.descent import descend
-from strategies.core.scheme import Model, NoKeys, Scheme, Work
+from dataclasses import dataclass
+
+from strategies.core.scheme import Averaging, Model, Work
 from strategies.core.trees import Nothing, Tree
 
 
-def local_update(work: Work[NoKeys], payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
-    """ClientUpdate: SGD on the client's loss from the received weights."""
-    return Model(descend(work.task.loss, payload.w, work.batches, work.sgd)), personal
+@dataclass(frozen=True)
+class FedAvg(Averaging[Nothing]):
+    """Federated averaging."""
 
+    name = "fedavg"
+    title = "Federated averaging"
+    paper = "McMahan et al. 2017, algorithm 1"
+    shares = "w_i, the client's weights after its local steps"
+    weights = "examples"
 
-def predictor(work: Work[NoKeys], payload: Model, personal: Nothing) -> Tree:
-    """The shared model: nothing is personal."""
-    return payload.w
+    def local_update(self, work: Work, payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
+        """ClientUpdate: SGD on the client's loss from the received weights."""
+        return Model(work.descend(work.task.loss, payload.w, work.batches)), personal
 
-
-SCHEME = Scheme(
-    name="fedavg",
-    title="Federated averaging",
-    paper="McMahan et al. 2017, algorithm 1",
-    shares="w_i, the client's weights after its local steps",
-    keeps="nothing",
-    weights="examples",
-    local_update=local_update,
-    predictor=predictor,
-)
+    def predictor(self, work: Work, payload: Model, personal: Nothing) -> Tree:
+        """The shared model: nothing is personal."""
+        return payload.w

@@ -17,39 +17,28 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from strategies.core.config import key
-from strategies.core.descent import descend
-from strategies.core.scheme import Model, Scheme, Work
+from strategies.core.scheme import Model, Work
 from strategies.core.task import Batch
 from strategies.core.trees import Nothing, Tree, half_square
-from strategies.fedavg import predictor
+from strategies.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
-class Config:
-    """FedProx's keys."""
+class FedProx(FedAvg):
+    """FedAvg with a proximal term."""
+
+    name = "fedprox"
+    title = "FedAvg with a proximal term"
+    paper = "Li et al. 2020, algorithm 2"
 
     mu: float = key(
         0.1, "pull towards the received model", low=0.0, degenerate="0 is FedAvg", step=True
     )
 
+    def local_update(self, work: Work, payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
+        """SGD on h_k from the received weights."""
 
-def local_update(work: Work[Config], payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
-    """SGD on h_k from the received weights."""
+        def objective(w: Tree, batch: Batch) -> Tensor:
+            return work.task.loss(w, batch) + self.mu * half_square(w, payload.w)
 
-    def objective(w: Tree, batch: Batch) -> Tensor:
-        return work.task.loss(w, batch) + work.config.mu * half_square(w, payload.w)
-
-    return Model(descend(objective, payload.w, work.batches, work.sgd)), personal
-
-
-SCHEME = Scheme(
-    name="fedprox",
-    title="FedAvg with a proximal term",
-    paper="Li et al. 2020, algorithm 2",
-    shares="w_i, the client's weights after its local steps",
-    keeps="nothing",
-    weights="examples",
-    config=Config,
-    local_update=local_update,
-    predictor=predictor,
-)
+        return Model(work.descend(objective, payload.w, work.batches)), personal

@@ -13,16 +13,16 @@ M K                   the clients of a round, times its local steps
 ====================  ==================================================
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from strategies.core.descent import descend
-from strategies.core.scheme import Model, NoKeys, Scheme, Work
+from strategies.core.scheme import Model, Work
 from strategies.core.task import Batch
 from strategies.core.trees import Nothing, Tree
-from strategies.fedavg import predictor
+from strategies.fedavg import FedAvg
 
 
 class Large(NamedTuple):
@@ -32,24 +32,23 @@ class Large(NamedTuple):
     active: Tensor
 
 
-def local_update(work: Work[NoKeys], payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
-    """One step on the mean loss of the round's batches."""
-    active = torch.stack([batch.active for batch in work.batches])
+@dataclass(frozen=True)
+class Minibatch(FedAvg):
+    """Minibatch SGD."""
 
-    def objective(w: Tree, large: Large) -> Tensor:
-        losses = torch.stack([work.task.loss(w, batch) for batch in large.batches])
-        return losses @ active / active.sum()
+    name = "minibatch"
+    title = "Minibatch SGD"
+    paper = "baseline: Woodworth et al. 2020"
+    shares = "w_i, the weights after one step on all its batches"
+    weights = "uniform"
 
-    large = Large(list(work.batches), torch.ones_like(active[0]))
-    return Model(descend(objective, payload.w, [large], work.sgd)), personal
+    def local_update(self, work: Work, payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
+        """One step on the mean loss of the round's batches."""
+        active = torch.stack([batch.active for batch in work.batches])
 
+        def objective(w: Tree, large: Large) -> Tensor:
+            losses = torch.stack([work.task.loss(w, batch) for batch in large.batches])
+            return losses @ active / active.sum()
 
-SCHEME = Scheme(
-    name="minibatch",
-    title="Minibatch SGD",
-    paper="baseline: Woodworth et al. 2020",
-    shares="w_i, the weights after one step on all its batches",
-    keeps="nothing",
-    local_update=local_update,
-    predictor=predictor,
-)
+        large = Large(list(work.batches), torch.ones_like(active[0]))
+        return Model(work.descend(objective, payload.w, [large])), personal

@@ -39,30 +39,6 @@ from strategies.core.task import Batch, Task
 from strategies.core.trees import Forest, Tree, mean_of_rows, norm, stack_trees
 
 
-@dataclass(frozen=True)
-class Config:
-    """MOCHA's keys."""
-
-    strength: float = key(
-        0.1, "pull of the tasks towards each other", name="lambda", low=0.0, degenerate="0 is Local"
-    )
-    ridge: float = key(
-        0.01, "pull of all weights towards 0; the smaller, the slower", low=0.0, open_low=True
-    )
-    omega: str = key(
-        "fixed",
-        "how tasks relate: all alike, (I - 11'/N)^2, or as their models turn out",
-        choices=("fixed", "learned"),
-    )
-    omega_every: int = key(10, "learned: rounds between two looks at the models", low=1)
-    local_work: float = key(
-        1.0,
-        "least share of its local steps a client does; the rest by chance, as stragglers would",
-        low=0.0,
-        high=1.0,
-    )
-
-
 class Personal(NamedTuple):
     """What stays on the device: the dual variables, and the primal vector they make."""
 
@@ -99,46 +75,6 @@ def zeros(tree: Tree) -> Tree:
     return {name: torch.zeros_like(value) for name, value in tree.items()}
 
 
-def init_personal(config: Config, task: Task, examples: int) -> Personal:
-    """Duals start at 0, and so do the models."""
-    first = next(iter(task.initial.values()))
-    size = task.classes or first.numel()
-    return Personal(torch.zeros(examples, size, dtype=first.dtype), zeros(task.initial))
-
-
-def init_server(config: Config, task: Task) -> Server:
-    """Nobody is there yet."""
-    return Server(zeros(task.initial), {}, {}, {}, torch.zeros(0, 0, dtype=torch.float64))
-
-
-def welcome(config: Config, server: Server, federation: Federation) -> Server:
-    """Relate those who are there; with more of them than before, Ω starts over."""
-    count = len(federation.members)
-    if len(server.omega) == count:
-        return server
-    fixed = torch.eye(count, dtype=torch.float64) - 1 / count
-    omega = fixed @ fixed if config.omega == "fixed" else count * torch.eye(count).double()
-    return coupled(config, server._replace(omega=omega), sorted(federation.members))
-
-
-def coupled(config: Config, server: Server, ids: Sequence[str]) -> Server:
-    """W = −V M and the paces, with M = (2λΩ + 2rI)⁻¹."""
-    eye = torch.eye(len(ids), dtype=torch.float64)
-    inverse = torch.linalg.inv(2 * config.strength * server.omega + 2 * config.ridge * eye)
-    primals = stack_trees([server.primals.get(client, zeros(server.mean)) for client in ids])
-    models = {
-        name: -torch.tensordot(inverse, value.double(), dims=1).to(value.dtype)
-        for name, value in primals.items()
-    }
-    return Server(
-        mean=mean_of_rows(models),
-        primals=server.primals,
-        models={k: {n: v[p].clone() for n, v in models.items()} for p, k in enumerate(ids)},
-        paces=dict(zip(ids, inverse.abs().sum(dim=1).unbind(), strict=True)),
-        omega=server.omega,
-    )
-
-
 def learned(server: Server, ids: Sequence[str]) -> Tensor:
     """((WᵀW)^½ / tr)⁻¹, kept away from singular."""
     columns = [torch.cat([v.double().flatten() for v in server.models[k].values()]) for k in ids]
@@ -148,28 +84,6 @@ def learned(server: Server, ids: Sequence[str]) -> Tensor:
     roots = roots + 1e-3 * roots.sum() / len(ids) + 1e-12
     inverse: Tensor = vectors @ torch.diag(roots.sum() / roots) @ vectors.T
     return inverse
-
-
-def downlink(config: Config, server: Server, clients: Sequence[str]) -> Payload:
-    """Each client's column of the coupling."""
-    none = torch.zeros((), dtype=torch.float64)
-    own = [server.models.get(client, zeros(server.mean)) for client in clients]
-    paces = [server.paces.get(client, none) for client in clients]
-    return Payload(server.mean, stack_trees(own), torch.stack(paces))
-
-
-def local_update(
-    work: Work[Config], payload: Payload, personal: Personal
-) -> tuple[Upload, Personal]:
-    """Dual ascent on as many batches as the client gets to."""
-    share = work.config.local_work + (1 - work.config.local_work) * work.luck
-    w, (duals, primal) = payload.w, personal
-    pace = payload.pace.to(duals.dtype)
-    for batch in work.batches[: round(share * len(work.batches))]:
-        duals, change = ascended(work.task, w, duals, pace, batch)
-        primal = {name: value + change[name] for name, value in primal.items()}
-        w = {name: value - pace * change[name] for name, value in w.items()}
-    return Upload(primal), Personal(duals, primal)
 
 
 def ascended(task: Task, w: Tree, duals: Tensor, pace: Tensor, batch: Batch) -> tuple[Tensor, Tree]:
@@ -199,77 +113,133 @@ def bounds(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
     return torch.ones_like(curvature), curvature
 
 
-def upload_like(config: Config, server: Server) -> Upload:
-    """An upload has the shape of a model."""
-    return Upload(server.mean)
+@dataclass(frozen=True)
+class Mocha(Scheme[Personal, Payload, Upload, Server]):
+    """Federated multi-task learning in the dual."""
 
+    name = "mocha"
+    title = "Federated multi-task learning in the dual"
+    paper = "Smith et al. 2017, algorithm 1"
+    shares = "v_i, the primal vector its dual variables make"
+    keeps = "its dual variables, one for each training example"
+    exception = "multi-task learning: v_i belongs to the client's own model"
+    own = ("w", "pace")
+    each = ("primal",)
+    alone = True
+    descends = False
 
-def aggregate(config: Config, server: Server, uploads: Round) -> Server:
-    """Take in the primal vectors, look at Ω if it is time, and couple the tasks anew."""
-    ids = sorted(uploads.federation.members)
-    primals = dict(server.primals)
-    for place, client in enumerate(uploads.clients):
-        primals[client] = {n: v[place].clone() for n, v in uploads.mean.primal.items()}
-    new = coupled(config, server._replace(primals=primals), ids)
-    if config.omega == "learned" and uploads.number % config.omega_every == 0:
-        new = coupled(config, new._replace(omega=learned(new, ids)), ids)
-    return new
+    strength: float = key(
+        0.1, "pull of the tasks towards each other", name="lambda", low=0.0, degenerate="0 is Local"
+    )
+    ridge: float = key(
+        0.01, "pull of all weights towards 0; the smaller, the slower", low=0.0, open_low=True
+    )
+    omega: str = key(
+        "fixed",
+        "how tasks relate: all alike, (I - 11'/N)^2, or as their models turn out",
+        choices=("fixed", "learned"),
+    )
+    omega_every: int = key(10, "learned: rounds between two looks at the models", low=1)
+    local_work: float = key(
+        1.0,
+        "least share of its local steps a client does; the rest by chance, as stragglers would",
+        low=0.0,
+        high=1.0,
+    )
 
+    def init_personal(self, task: Task, examples: int) -> Personal:
+        """Duals start at 0, and so do the models."""
+        first = next(iter(task.initial.values()))
+        size = task.classes or first.numel()
+        return Personal(torch.zeros(examples, size, dtype=first.dtype), zeros(task.initial))
 
-def advise(config: Config, federation: Federation) -> str:
-    """The dual is that of linear models."""
-    if federation.model not in ("linear", "vector"):
-        raise BadInput(
-            "model.name must be 'linear' (or 'vector', for quadratic problems) for mocha, which "
-            f"is about linear models, not {federation.model!r}."
+    def init_server(self, task: Task) -> Server:
+        """Nobody is there yet."""
+        return Server(zeros(task.initial), {}, {}, {}, torch.zeros(0, 0, dtype=torch.float64))
+
+    def welcome(self, server: Server, federation: Federation) -> Server:
+        """Relate those who are there; with more of them than before, Ω starts over."""
+        count = len(federation.members)
+        if len(server.omega) == count:
+            return server
+        fixed = torch.eye(count, dtype=torch.float64) - 1 / count
+        omega = fixed @ fixed if self.omega == "fixed" else count * torch.eye(count).double()
+        return self.coupled(server._replace(omega=omega), sorted(federation.members))
+
+    def coupled(self, server: Server, ids: Sequence[str]) -> Server:
+        """W = −V M and the paces, with M = (2λΩ + 2rI)⁻¹."""
+        eye = torch.eye(len(ids), dtype=torch.float64)
+        inverse = torch.linalg.inv(2 * self.strength * server.omega + 2 * self.ridge * eye)
+        primals = stack_trees([server.primals.get(client, zeros(server.mean)) for client in ids])
+        models = {
+            name: -torch.tensordot(inverse, value.double(), dims=1).to(value.dtype)
+            for name, value in primals.items()
+        }
+        return Server(
+            mean=mean_of_rows(models),
+            primals=server.primals,
+            models={k: {n: v[p].clone() for n, v in models.items()} for p, k in enumerate(ids)},
+            paces=dict(zip(ids, inverse.abs().sum(dim=1).unbind(), strict=True)),
+            omega=server.omega,
         )
-    if config.ridge < 1e-12 * max(1.0, config.strength):
-        raise BadInput(
-            "mocha.ridge must be at least 1e-12, and as many times mocha.lambda, or the tasks' "
-            f"coupling cannot be inverted; it is {config.ridge:g}."
-        )
-    return ""
 
+    def downlink(self, server: Server, clients: Sequence[str]) -> Payload:
+        """Each client's column of the coupling."""
+        none = torch.zeros((), dtype=torch.float64)
+        own = [server.models.get(client, zeros(server.mean)) for client in clients]
+        paces = [server.paces.get(client, none) for client in clients]
+        return Payload(server.mean, stack_trees(own), torch.stack(paces))
 
-def predictor(work: Work[Config], payload: Payload, personal: Personal) -> Tree:
-    """The client's column of W."""
-    return payload.w
+    def local_update(
+        self, work: Work, payload: Payload, personal: Personal
+    ) -> tuple[Upload, Personal]:
+        """Dual ascent on as many batches as the client gets to."""
+        share = self.local_work + (1 - self.local_work) * work.luck
+        w, (duals, primal) = payload.w, personal
+        pace = payload.pace.to(duals.dtype)
+        for batch in work.batches[: round(share * len(work.batches))]:
+            duals, change = ascended(work.task, w, duals, pace, batch)
+            primal = {name: value + change[name] for name, value in primal.items()}
+            w = {name: value - pace * change[name] for name, value in w.items()}
+        return Upload(primal), Personal(duals, primal)
 
+    def upload_like(self, server: Server) -> Upload:
+        """An upload has the shape of a model."""
+        return Upload(server.mean)
 
-def shared(config: Config, task: Task, payload: Payload) -> Tree:
-    """The mean of all models, which a client without data would use."""
-    return payload.mean
+    def aggregate(self, server: Server, uploads: Round[Upload]) -> Server:
+        """Take in the primal vectors, look at Ω if it is time, and couple the tasks anew."""
+        ids = sorted(uploads.federation.members)
+        primals = dict(server.primals)
+        for place, client in enumerate(uploads.clients):
+            primals[client] = {n: v[place].clone() for n, v in uploads.mean.primal.items()}
+        new = self.coupled(server._replace(primals=primals), ids)
+        if self.omega == "learned" and uploads.number % self.omega_every == 0:
+            new = self.coupled(new._replace(omega=learned(new, ids)), ids)
+        return new
 
+    def advise(self, federation: Federation) -> str:
+        """The dual is that of linear models."""
+        if federation.model not in ("linear", "vector"):
+            raise BadInput(
+                "model.name must be 'linear' (or 'vector', for quadratic problems) for mocha, "
+                f"which is about linear models, not {federation.model!r}."
+            )
+        if self.ridge < 1e-12 * max(1.0, self.strength):
+            raise BadInput(
+                "mocha.ridge must be at least 1e-12, and as many times mocha.lambda, or the tasks' "
+                f"coupling cannot be inverted; it is {self.ridge:g}."
+            )
+        return ""
 
-def diagnostics(personal: Personal, shared: Tree) -> Tree:
-    """The size of the client's primal vector."""
-    return {"personal_norm": norm(personal.primal)}
+    def predictor(self, work: Work, payload: Payload, personal: Personal) -> Tree:
+        """The client's column of W."""
+        return payload.w
 
+    def shared(self, task: Task, payload: Payload) -> Tree:
+        """The mean of all models, which a client without data would use."""
+        return payload.mean
 
-SCHEME = Scheme(
-    name="mocha",
-    title="Federated multi-task learning in the dual",
-    paper="Smith et al. 2017, algorithm 1",
-    shares="v_i, the primal vector its dual variables make",
-    keeps="its dual variables, one for each training example",
-    exception="multi-task learning: v_i belongs to the client's own model",
-    config=Config,
-    personal=Personal,
-    payload=Payload,
-    upload=Upload,
-    server=Server,
-    own=("w", "pace"),
-    each=("primal",),
-    alone=True,
-    init_personal=init_personal,
-    init_server=init_server,
-    welcome=welcome,
-    advise=advise,
-    downlink=downlink,
-    upload_like=upload_like,
-    local_update=local_update,
-    aggregate=aggregate,
-    predictor=predictor,
-    shared=shared,
-    diagnostics=diagnostics,
-)
+    def diagnostics(self, personal: Personal, shared: Tree) -> Tree:
+        """The size of the client's primal vector."""
+        return {"personal_norm": norm(personal.primal)}

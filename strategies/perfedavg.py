@@ -20,21 +20,41 @@ Hessian-vector product and the Hessian itself never exists.
 The paper lets a client adapt on its test data; here it adapts on its training data.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch import Tensor
 
 from strategies.core.config import MOST_STEPS, key
-from strategies.core.descent import Sgd, descend, functional_gradient
-from strategies.core.scheme import Model, Scheme, Work
+from strategies.core.descent import Sgd, functional_gradient
+from strategies.core.scheme import Averaging, Model, Work
 from strategies.core.task import Batch
 from strategies.core.trees import Nothing, Tree, detach, dot
 
 
+class Triple(NamedTuple):
+    """The batches D, D′ and D″ of a local step."""
+
+    inner: Batch
+    outer: Batch
+    curvature: Batch
+    active: Tensor
+
+
+def shifted(w: Tree, direction: Tree, size: float) -> Tree:
+    """A point a little way along a direction."""
+    return {name: w[name] + size * direction[name] for name in w}
+
+
 @dataclass(frozen=True)
-class Config:
-    """Per-FedAvg's keys."""
+class PerFedAvg(Averaging[Nothing]):
+    """Personalized FedAvg by meta-learning."""
+
+    name = "perfedavg"
+    title = "Personalized FedAvg by meta-learning"
+    paper = "Fallah, Mokhtari and Ozdaglar 2020, algorithm 1 and appendix G"
+    shares = "w_i, the client's weights after its local steps"
+    keeps = "nothing; it adapts the received weights to its data when it predicts"
 
     inner_lr: float = key(
         0.01, "step a client adapts by", low=0.0, degenerate="0 is FedAvg with step lr", step=True
@@ -47,75 +67,40 @@ class Config:
     delta: float = key(1e-3, "hessian-free: step of the difference", low=0.0, open_low=True)
     adapt_steps: int = key(1, "steps a client adapts by before it predicts", low=1, high=MOST_STEPS)
 
+    def draws(self, steps: int) -> int:
+        """Three batches a local step."""
+        return 3 * steps
 
-class Triple(NamedTuple):
-    """The batches D, D′ and D″ of a local step."""
+    def local_update(self, work: Work, payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
+        """Steps on the meta-objective F(w) = f(w − α ∇f(w))."""
+        slope = functional_gradient(work.task.loss)  # unlike plain autograd's, it has a gradient
 
-    inner: Batch
-    outer: Batch
-    curvature: Batch
-    active: Tensor
+        def objective(w: Tree, step: Triple) -> Tensor:
+            here = detach(w)
+            adapted = shifted(here, slope(here, step.inner), -self.inner_lr)
+            g = detach(slope(adapted, step.outer))
+            if self.mode == "first-order":
+                return dot(w, g)
+            if self.mode == "exact":
+                return dot(w, g) - self.inner_lr * dot(slope(w, step.curvature), g)
+            ahead = slope(shifted(here, g, self.delta), step.curvature)
+            behind = slope(shifted(here, g, -self.delta), step.curvature)
+            product = {n: (ahead[n] - behind[n]) / (2 * self.delta) for n in g}
+            return dot(w, g) - self.inner_lr * dot(w, detach(product))
 
+        threes = zip(work.batches[::3], work.batches[1::3], work.batches[2::3], strict=True)
+        triples = [Triple(*three, three[0].active) for three in threes]
+        return Model(work.descend(objective, payload.w, triples)), personal
 
-def draws(config: Config, steps: int) -> int:
-    """Three batches a local step."""
-    return 3 * steps
+    def adapts(self) -> int:
+        """Batches of its own the client adapts on before it predicts."""
+        return self.adapt_steps
 
+    def predictor(self, work: Work, payload: Model, personal: Nothing) -> Tree:
+        """The weights after gradient steps of size α on the client's training data."""
+        plain = replace(work, sgd=Sgd(self.inner_lr, gradient=work.sgd.gradient))
+        return plain.descend(work.task.loss, payload.w, work.batches)
 
-def local_update(work: Work[Config], payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
-    """Steps on the meta-objective F(w) = f(w − α ∇f(w))."""
-    config, batches = work.config, work.batches
-    slope = functional_gradient(work.task.loss)  # unlike plain autograd's, it has a gradient
-
-    def shifted(w: Tree, direction: Tree, size: float) -> Tree:
-        return {name: w[name] + size * direction[name] for name in w}
-
-    def objective(w: Tree, step: Triple) -> Tensor:
-        here = detach(w)
-        adapted = shifted(here, slope(here, step.inner), -config.inner_lr)
-        g = detach(slope(adapted, step.outer))
-        if config.mode == "first-order":
-            return dot(w, g)
-        if config.mode == "exact":
-            return dot(w, g) - config.inner_lr * dot(slope(w, step.curvature), g)
-        ahead = slope(shifted(here, g, config.delta), step.curvature)
-        behind = slope(shifted(here, g, -config.delta), step.curvature)
-        product = {n: (ahead[n] - behind[n]) / (2 * config.delta) for n in g}
-        return dot(w, g) - config.inner_lr * dot(w, detach(product))
-
-    triples = [
-        Triple(*three, three[0].active)
-        for three in zip(batches[::3], batches[1::3], batches[2::3], strict=True)
-    ]
-    return Model(descend(objective, payload.w, triples, work.sgd)), personal
-
-
-def adapts(config: Config) -> int:
-    """Batches of its own the client adapts on before it predicts."""
-    return config.adapt_steps
-
-
-def predictor(work: Work[Config], payload: Model, personal: Nothing) -> Tree:
-    """The weights after gradient steps of size α on the client's training data."""
-    inner = Sgd(work.config.inner_lr, gradient=work.sgd.gradient)
-    return descend(work.task.loss, payload.w, work.batches, inner)
-
-
-def newcomer(work: Work[Config], payload: Model, shared: Tree) -> Tree:
-    """A newcomer adapts as everybody does, by as many steps as it is given."""
-    return predictor(work, payload, Nothing())
-
-
-SCHEME = Scheme(
-    name="perfedavg",
-    title="Personalized FedAvg by meta-learning",
-    paper="Fallah, Mokhtari and Ozdaglar 2020, algorithm 1 and appendix G",
-    shares="w_i, the client's weights after its local steps",
-    keeps="nothing; it adapts the received weights to its data when it predicts",
-    config=Config,
-    draws=draws,
-    local_update=local_update,
-    adapts=adapts,
-    predictor=predictor,
-    newcomer=newcomer,
-)
+    def newcomer(self, work: Work, payload: Model, shared: Tree) -> Tree:
+        """A newcomer adapts as everybody does, by as many steps as it is given."""
+        return self.predictor(work, payload, Nothing())

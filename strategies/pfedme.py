@@ -18,22 +18,38 @@ Each local step draws a batch, takes K gradient steps on f(θ) + (λ/2) ‖θ �
 last θ, and moves w_i by −η λ (w_i − θ), the gradient of the envelope.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from strategies.core.config import MOST_STEPS, key
-from strategies.core.descent import descend
-from strategies.core.scheme import Model, Scheme, Work, step_to_mean
+from strategies.core.scheme import Averaging, Model, Round, Work
 from strategies.core.task import Batch, Task
-from strategies.core.trees import Tree, distance, half_square, norm
+from strategies.core.trees import Tree, distance, half_square, mix, norm
+
+
+class Personal(NamedTuple):
+    """What stays on the device: θ, and whether there has been one yet."""
+
+    theta: Tree
+    begun: Tensor
+
+    def or_else(self, w: Tree) -> Tree:
+        """θ; before the first round w."""
+        return {n: torch.where(self.begun > 0, value, w[n]) for n, value in self.theta.items()}
 
 
 @dataclass(frozen=True)
-class Config:
-    """pFedMe's keys."""
+class PFedMe(Averaging[Personal]):
+    """Personalized federated learning with Moreau envelopes."""
+
+    name = "pfedme"
+    title = "Personalized federated learning with Moreau envelopes"
+    paper = "Dinh, Tran and Nguyen 2020, algorithm 1"
+    shares = "w_i, the client's copy of the shared weights after its local steps"
+    keeps = "theta_i, its own weights"
 
     strength: float = key(
         15.0,
@@ -51,78 +67,45 @@ class Config:
         1.0, "how far the server moves to the mean", low=0.0, degenerate="1 takes the mean"
     )
 
+    def init_personal(self, task: Task, examples: int) -> Personal:
+        """Nothing yet: the first round starts θ at the received w."""
+        zeros = {name: torch.zeros_like(value) for name, value in task.initial.items()}
+        return Personal(zeros, torch.zeros(()))
 
-class Personal(NamedTuple):
-    """What stays on the device: θ, and whether there has been one yet."""
+    def local_update(
+        self, work: Work, payload: Model, personal: Personal
+    ) -> tuple[Model, Personal]:
+        """θ follows the envelope's inner problem, w_i the envelope."""
+        w, theta = payload.w, personal.or_else(payload.w)
+        for batch in work.batches:
+            theta = self.solved(work, theta, w, batch)
+            step = work.sgd.lr * self.strength * batch.active
+            w = {name: value - step * (value - theta[name]) for name, value in w.items()}
+        return Model(w), Personal(theta, torch.ones_like(personal.begun))
 
-    theta: Tree
-    begun: Tensor
+    def solved(self, work: Work, theta: Tree, centre: Tree, batch: Batch) -> Tree:
+        """K gradient steps on f(θ) + (λ/2) ‖θ − w_i‖²."""
 
+        def objective(theta: Tree, batch: Batch) -> Tensor:
+            return work.task.loss(theta, batch) + self.strength * half_square(theta, centre)
 
-def init_personal(config: Config, task: Task, examples: int) -> Personal:
-    """Nothing yet: the first round starts θ at the received w."""
-    zeros = {name: torch.zeros_like(value) for name, value in task.initial.items()}
-    return Personal(zeros, torch.zeros(()))
+        return work.descend(objective, theta, [batch] * self.inner_steps, lr=self.inner_lr)
 
+    def newcomer(self, work: Work, payload: Model, shared: Tree) -> Tree:
+        """θ follows the inner problem around the frozen w."""
+        theta = shared
+        for batch in work.batches:
+            theta = self.solved(work, theta, shared, batch)
+        return theta
 
-def local_update(work: Work[Config], payload: Model, personal: Personal) -> tuple[Model, Personal]:
-    """θ follows the envelope's inner problem, w_i the envelope."""
-    config, w = work.config, payload.w
-    theta = {
-        name: torch.where(personal.begun > 0, value, w[name])
-        for name, value in personal.theta.items()
-    }
-    for batch in work.batches:
-        theta = solved(work, theta, w, batch)
-        step = work.sgd.lr * config.strength * batch.active
-        w = {name: value - step * (value - theta[name]) for name, value in w.items()}
-    return Model(w), Personal(theta, torch.ones_like(personal.begun))
+    def aggregate(self, server: Model, uploads: Round[Model]) -> Model:
+        """w ← (1 − β) w + β mean, exactly the mean at β = 1."""
+        return Model(mix(uploads.mean.w, server.w, self.beta))
 
+    def predictor(self, work: Work, payload: Model, personal: Personal) -> Tree:
+        """θ; before the first round the received w."""
+        return personal.or_else(payload.w)
 
-def solved(work: Work[Config], theta: Tree, centre: Tree, batch: Batch) -> Tree:
-    """K gradient steps on f(θ) + (λ/2) ‖θ − w_i‖²."""
-    config = work.config
-
-    def objective(theta: Tree, batch: Batch) -> Tensor:
-        return work.task.loss(theta, batch) + config.strength * half_square(theta, centre)
-
-    inner = replace(work.sgd, lr=config.inner_lr)
-    return descend(objective, theta, [batch] * config.inner_steps, inner)
-
-
-def newcomer(work: Work[Config], payload: Model, shared: Tree) -> Tree:
-    """θ follows the inner problem around the frozen w."""
-    theta = shared
-    for batch in work.batches:
-        theta = solved(work, theta, shared, batch)
-    return theta
-
-
-def predictor(work: Work[Config], payload: Model, personal: Personal) -> Tree:
-    """θ; before the first round the received w."""
-    return {
-        name: torch.where(personal.begun > 0, value, payload.w[name])
-        for name, value in personal.theta.items()
-    }
-
-
-def diagnostics(personal: Personal, shared: Tree) -> Tree:
-    """The size of θ and its distance from the shared model."""
-    return {"personal_norm": norm(personal.theta), "drift": distance(personal.theta, shared)}
-
-
-SCHEME = Scheme(
-    name="pfedme",
-    title="Personalized federated learning with Moreau envelopes",
-    paper="Dinh, Tran and Nguyen 2020, algorithm 1",
-    shares="w_i, the client's copy of the shared weights after its local steps",
-    keeps="theta_i, its own weights",
-    config=Config,
-    personal=Personal,
-    init_personal=init_personal,
-    local_update=local_update,
-    predictor=predictor,
-    newcomer=newcomer,
-    aggregate=step_to_mean,
-    diagnostics=diagnostics,
-)
+    def diagnostics(self, personal: Personal, shared: Tree) -> Tree:
+        """The size of θ and its distance from the shared model."""
+        return {"personal_norm": norm(personal.theta), "drift": distance(personal.theta, shared)}

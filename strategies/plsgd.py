@@ -25,24 +25,46 @@ The averages run over t = 0, …, T − 1, the points whose gradients were taken
 (appendices B.4 and B.5). A client that sits rounds out averages over the steps it took.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from strategies.core import averages
-from strategies.core.averages import Trail, TrailServer, onward
+from strategies.averaged import Average, Averaged
 from strategies.core.config import key
-from strategies.core.descent import descend
-from strategies.core.scheme import Round, Scheme, Work
+from strategies.core.scheme import AnyScheme, Averaging, Model, Round, Work
 from strategies.core.task import Task
 from strategies.core.trees import Tree, add, mix, norm
 
 
+class Personal(NamedTuple):
+    """What stays on the device."""
+
+    theta: Tree
+
+
+class Sum(NamedTuple):
+    """What a local step moves."""
+
+    w: Tree
+    theta: Tree
+
+
+def zeros(like: Tree) -> Tree:
+    """Where θ starts."""
+    return {name: torch.zeros_like(value) for name, value in like.items()}
+
+
 @dataclass(frozen=True)
-class Config:
-    """Personalized Local SGD's keys."""
+class PLSGD(Averaging[Personal]):
+    """Local SGD with personalization."""
+
+    name = "plsgd"
+    title = "Local SGD with personalization"
+    paper = "Personalization mitigates the perils of local SGD, algorithm 1"
+    shares = "w_i, the client's copy of the shared weights after its local steps"
+    keeps = "theta_i, its correction to the shared weights"
+    version = 3
 
     alpha: float = key(
         1.0,
@@ -60,124 +82,63 @@ class Config:
         choices=("last", "mean-shared", "mean-own"),
     )
 
+    def init_personal(self, task: Task, examples: int) -> Personal:
+        """θ starts at 0."""
+        return Personal(zeros(task.initial))
 
-class Personal(NamedTuple):
-    """What stays on the device: θ, and the average an output wants with its weight."""
+    def local_update(
+        self, work: Work, payload: Model, personal: Personal
+    ) -> tuple[Model, Personal]:
+        """K joint steps on f(w + θ)."""
+        w, theta = work.descend(
+            lambda p, batch: work.task.loss(add(p.w, p.theta), batch),
+            Sum(payload.w, personal.theta),
+            work.batches,
+            rates={"theta": self.alpha * work.sgd.lr},
+        )
+        return Model(w), Personal(theta)
 
-    theta: Tree
-    trail: Tree
-    weight: Tensor
+    def aggregate(self, server: Model, uploads: Round[Model]) -> Model:
+        """w ← w + β mean(w_m − w), exactly the mean at β = 1."""
+        return Model(mix(uploads.mean.w, server.w, self.beta))
 
+    def predictor(self, work: Work, payload: Model, personal: Personal) -> Tree:
+        """w + θ."""
+        return add(payload.w, personal.theta)
 
-class Sum(NamedTuple):
-    """What a local step moves."""
+    def begins_at(self, work: Work, payload: Model, personal: Personal) -> Tree:
+        """A client's loss is f_m(w + θ_m), under every option."""
+        return add(payload.w, personal.theta)
 
-    w: Tree
-    theta: Tree
+    def newcomer(self, work: Work, payload: Model, shared: Tree) -> Tree:
+        """w stays as it is, and θ takes its steps from 0."""
+        still = Sum(shared, zeros(shared))
+        moved = work.descend(
+            lambda p, batch: work.task.loss(add(p.w, p.theta), batch), still, work.batches,
+            hold=("w",), rates={"theta": self.alpha * work.sgd.lr},
+        )  # fmt: skip
+        return add(shared, moved.theta)
 
+    def diagnostics(self, personal: Personal, shared: Tree) -> Tree:
+        """How far the client is from the shared model: the size of θ."""
+        size = norm(personal.theta)
+        return {"personal_norm": size, "drift": size}
 
-def init_personal(config: Config, task: Task, examples: int) -> Personal:
-    """θ starts at 0."""
-    theta = {name: torch.zeros_like(value) for name, value in task.initial.items()}
-    return Personal(
-        theta,
-        {"last": {}, "mean-shared": theta, "mean-own": task.initial}[config.output],
-        torch.zeros((), dtype=torch.float64),
-    )
+    def assembled(self) -> AnyScheme:
+        """With the averages of Option II or III where one is asked for."""
+        return self if self.output == "last" else Averaged(self, self.average())
 
-
-def init_server(config: Config, task: Task) -> TrailServer:
-    """w starts at the initial weights."""
-    return averages.begin(task.initial, config.output == "mean-shared")
-
-
-def local_update(work: Work[Config], payload: Trail, personal: Personal) -> tuple[Trail, Personal]:
-    """K joint steps on f(w + θ)."""
-    output = work.config.output
-    point = Sum(payload.w, personal.theta)
-    if output == "last":
-        w, theta = steps(work, point, len(work.batches))
-        return Trail(w, {}), Personal(theta, {}, personal.weight)
-    shared, own, weight = payload.w if output == "mean-shared" else {}, *personal[1:]
-    taken = torch.zeros_like(weight)
-    for place, batch in enumerate(work.batches):
-        # A step that only others take is no point of this client's way.
-        taken, weight = taken + batch.active, weight + batch.active
-        here = point.theta if output == "mean-shared" else add(point.w, point.theta)
-        own = onward(own, here, batch.active / weight)
-        shared = onward(shared, point.w, batch.active / taken)
-        point = steps(work, point, 1, place)
-    return Trail(point.w, shared), Personal(point.theta, own, weight)
-
-
-def steps(work: Work[Config], point: Sum, count: int, first: int = 0) -> Sum:
-    """Some of the round's joint steps."""
-    return descend(
-        lambda p, batch: work.task.loss(add(p.w, p.theta), batch),
-        point,
-        work.batches[first : first + count],
-        work.sgd,
-        rates=(work.sgd.lr, work.config.alpha * work.sgd.lr),
-    )
-
-
-def aggregate(config: Config, server: TrailServer, uploads: Round) -> TrailServer:
-    """w ← w + β mean(w_m − w), exactly the mean at β = 1; every round has the same weight."""
-    w = mix(uploads.mean.w, server.w, config.beta)
-    return averages.take_trail(server, w, uploads, 1.0)
-
-
-def predictor(work: Work[Config], payload: Trail, personal: Personal) -> Tree:
-    """w + θ, or the average of Option II or III."""
-    if work.config.output == "mean-own":
-        return personal.trail
-    if work.config.output == "mean-shared":
-        return add(payload.trail, personal.trail)
-    return add(payload.w, personal.theta)
-
-
-def begins_at(work: Work[Config], payload: Trail, personal: Personal) -> Tree:
-    """A client's loss is f_m(w + θ_m), under every option."""
-    return add(payload.w, personal.theta)
-
-
-def newcomer(work: Work[Config], payload: Trail, shared: Tree) -> Tree:
-    """w stays as it is, and θ takes its steps from 0."""
-    theta = descend(
-        lambda theta, batch: work.task.loss(add(shared, theta), batch),
-        {name: torch.zeros_like(value) for name, value in shared.items()},
-        work.batches,
-        replace(work.sgd, lr=work.config.alpha * work.sgd.lr),
-    )
-    return add(shared, theta)
-
-
-def diagnostics(personal: Personal, shared: Tree) -> Tree:
-    """How far the client is from the shared model: the size of θ."""
-    size = norm(personal.theta)
-    return {"personal_norm": size, "drift": size}
-
-
-SCHEME = Scheme(
-    name="plsgd",
-    title="Local SGD with personalization",
-    paper="Personalization mitigates the perils of local SGD, algorithm 1",
-    shares="w_i, the client's copy of the shared weights after its local steps",
-    keeps="theta_i, its correction to the shared weights",
-    config=Config,
-    version=2,
-    personal=Personal,
-    payload=Trail,
-    upload=Trail,
-    server=TrailServer,
-    init_personal=init_personal,
-    init_server=init_server,
-    downlink=averages.send_trail,
-    upload_like=averages.send_trail,
-    local_update=local_update,
-    aggregate=aggregate,
-    predictor=predictor,
-    newcomer=newcomer,
-    begins_at=begins_at,
-    diagnostics=diagnostics,
-)
+    def average(self) -> Average[Sum, Personal]:
+        """Averages over the points before each step, whose gradients were taken."""
+        if self.output == "mean-own":
+            return Average(
+                own=lambda before, after: add(before.w, before.theta),
+                start=lambda task: task.initial,
+                predict=lambda shared, own, personal: own,
+            )
+        return Average(
+            shared=lambda before, after: before.w,
+            own=lambda before, after: before.theta,
+            start=lambda task: zeros(task.initial),
+            predict=lambda shared, own, personal: add(shared, own),
+        )

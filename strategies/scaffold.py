@@ -27,20 +27,9 @@ import torch
 from torch import Tensor
 
 from strategies.core.config import key
-from strategies.core.descent import descend
 from strategies.core.scheme import Round, Scheme, Work
 from strategies.core.task import Batch, Task
 from strategies.core.trees import Tree, dot, norm
-from strategies.fedavg import predictor
-
-
-@dataclass(frozen=True)
-class Config:
-    """SCAFFOLD's keys."""
-
-    server_lr: float = key(
-        1.0, "step of the server along the mean change", low=0.0, open_low=True, step=True
-    )
 
 
 class Personal(NamedTuple):
@@ -61,68 +50,63 @@ def zeros(task: Task) -> Tree:
     return {name: torch.zeros_like(value) for name, value in task.initial.items()}
 
 
-def init_personal(config: Config, task: Task, examples: int) -> Personal:
-    """c_i starts at 0."""
-    return Personal(zeros(task))
+@dataclass(frozen=True)
+class Scaffold(Scheme[Personal, Pair, Pair, Pair]):
+    """Stochastic controlled averaging."""
 
+    name = "scaffold"
+    title = "Stochastic controlled averaging"
+    paper = "Karimireddy et al. 2020, algorithm 1, option II"
+    shares = "the changes of its weights and of its control variate"
+    keeps = "c_i, its control variate"
 
-def init_server(config: Config, task: Task) -> Pair:
-    """c starts at 0."""
-    return Pair(task.initial, zeros(task))
-
-
-def local_update(work: Work[Config], payload: Pair, personal: Personal) -> tuple[Pair, Personal]:
-    """Corrected steps, then c_i⁺ = c_i − c + (x − y_i) / (K η_l)."""
-    x, c, c_i = payload.w, payload.c, personal.c
-    correction = {name: c[name] - c_i[name] for name in c}
-
-    def objective(y: Tree, batch: Batch) -> Tensor:
-        return work.task.loss(y, batch) + dot(y, correction)
-
-    y = descend(objective, x, work.batches, work.sgd)
-    taken = torch.stack([batch.active for batch in work.batches]).sum()
-    new = {n: c_i[n] - c[n] + (x[n] - y[n]) / (taken * work.sgd.lr) for n in c}
-    change = Pair({n: y[n] - x[n] for n in x}, {n: new[n] - c_i[n] for n in c})
-    return change, Personal(new)
-
-
-def downlink(config: Config, server: Pair, clients: Sequence[str] = ()) -> Pair:
-    """x and c."""
-    return server
-
-
-def aggregate(config: Config, server: Pair, uploads: Round) -> Pair:
-    """x ← x + η_g mean Δy, c ← c + (|S| / N) mean Δc."""
-    share = len(uploads.clients) / len(uploads.federation.members)
-    mean = uploads.mean
-    return Pair(
-        {n: value + config.server_lr * mean.w[n] for n, value in server.w.items()},
-        {n: value + share * mean.c[n] for n, value in server.c.items()},
+    server_lr: float = key(
+        1.0, "step of the server along the mean change", low=0.0, open_low=True, step=True
     )
 
+    def init_personal(self, task: Task, examples: int) -> Personal:
+        """c_i starts at 0."""
+        return Personal(zeros(task))
 
-def diagnostics(personal: Personal, shared: Tree) -> Tree:
-    """The size of the client's control variate."""
-    return {"personal_norm": norm(personal.c)}
+    def init_server(self, task: Task) -> Pair:
+        """C starts at 0."""
+        return Pair(task.initial, zeros(task))
 
+    def local_update(self, work: Work, payload: Pair, personal: Personal) -> tuple[Pair, Personal]:
+        """Corrected steps, then c_i⁺ = c_i − c + (x − y_i) / (K η_l)."""
+        x, c, c_i = payload.w, payload.c, personal.c
+        correction = {name: c[name] - c_i[name] for name in c}
 
-SCHEME = Scheme(
-    name="scaffold",
-    title="Stochastic controlled averaging",
-    paper="Karimireddy et al. 2020, algorithm 1, option II",
-    shares="the changes of its weights and of its control variate",
-    keeps="c_i, its control variate",
-    config=Config,
-    personal=Personal,
-    payload=Pair,
-    upload=Pair,
-    server=Pair,
-    init_personal=init_personal,
-    init_server=init_server,
-    local_update=local_update,
-    predictor=predictor,
-    downlink=downlink,
-    aggregate=aggregate,
-    upload_like=downlink,
-    diagnostics=diagnostics,
-)
+        def objective(y: Tree, batch: Batch) -> Tensor:
+            return work.task.loss(y, batch) + dot(y, correction)
+
+        y = work.descend(objective, x, work.batches)
+        taken = torch.stack([batch.active for batch in work.batches]).sum()
+        new = {n: c_i[n] - c[n] + (x[n] - y[n]) / (taken * work.sgd.lr) for n in c}
+        change = Pair({n: y[n] - x[n] for n in x}, {n: new[n] - c_i[n] for n in c})
+        return change, Personal(new)
+
+    def predictor(self, work: Work, payload: Pair, personal: Personal) -> Tree:
+        """The shared model."""
+        return payload.w
+
+    def downlink(self, server: Pair, clients: Sequence[str]) -> Pair:
+        """X and c."""
+        return server
+
+    def upload_like(self, server: Pair) -> Pair:
+        """Their changes look like them."""
+        return server
+
+    def aggregate(self, server: Pair, uploads: Round[Pair]) -> Pair:
+        """X ← x + η_g mean Δy, c ← c + (|S| / N) mean Δc."""
+        share = len(uploads.clients) / len(uploads.federation.members)
+        mean = uploads.mean
+        return Pair(
+            {n: value + self.server_lr * mean.w[n] for n, value in server.w.items()},
+            {n: value + share * mean.c[n] for n, value in server.c.items()},
+        )
+
+    def diagnostics(self, personal: Personal, shared: Tree) -> Tree:
+        """The size of the client's control variate."""
+        return {"personal_norm": norm(personal.c)}

@@ -5,16 +5,16 @@ The same keys come from the command line, a TOML file or Flower's run config, an
 ``config.toml`` says all there is to say.
 """
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 
 from data import DATASETS, DataConfig
 from models import ModelConfig, PersonalConfig
-from strategies import SCHEMES, afl
+from strategies.afl import AFL, Agnostic
 from strategies.core.config import (
     MOST_STEPS,
     Key,
@@ -27,10 +27,12 @@ from strategies.core.config import (
 )
 from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
-from strategies.core.scheme import Scheme
-from strategies.core.server_optimizers import KINDS, ServerOptimizer, with_optimizer
+from strategies.core.scheme import AnyScheme
+from strategies.core.server_optimizers import KINDS, Optimized, ServerOptimizer
+from strategies.registry import SCHEMES, find
 from strategies.stages import Stage, is_own, keys_of_stage, own_keys, stages
 
+Kind = TypeVar("Kind", bound=AnyScheme)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -38,7 +40,9 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 class RunConfig:
     """The keys that have no prefix."""
 
-    scheme: str = key("apfl", "the method; see `bouquet schemes`", choices=tuple(SCHEMES))
+    scheme: str = key(
+        "apfl", "the method: one of `bouquet schemes`, or package.module:Name, ./file.py:Name"
+    )
     pipeline: str = key(
         "", "stages instead of one scheme: 'fedavg:100 fedalt:50 finetune:5', scheme and rounds"
     )
@@ -165,8 +169,8 @@ class Settings:
             JoinConfig
         The keys without a prefix, and those under ``data``, ``model``, ``personal`` and
         ``join``.
-    schemes : tuple
-        Every scheme's own config, in the order of the registry.
+    schemes : tuple of Scheme
+        Every scheme with its keys: ours, then those from outside that the run names.
     """
 
     run: RunConfig
@@ -174,37 +178,28 @@ class Settings:
     model: ModelConfig
     personal: PersonalConfig
     join: JoinConfig
-    schemes: tuple[Any, ...]
+    schemes: tuple[AnyScheme, ...]
 
-    @property
-    def scheme(self) -> Scheme:
+    @cached_property
+    def scheme(self) -> AnyScheme:
         """The scheme the run trains with, its weights and its server's optimizer as told."""
         run = self.run
-        rate = self.config_of("afl").lambda_lr if run.weights == "agnostic" else None
+        scheme = self._of(find(run.scheme)).assembled()
+        if run.weights == "agnostic":
+            scheme = Agnostic(scheme, self._of(AFL).lambda_lr)
         optimizer = ServerOptimizer(
             run.server_optimizer, run.server_lr, run.server_beta1, run.server_beta2, run.server_tau
         )
-        return _assembled(run.scheme, rate, optimizer)
+        return scheme if optimizer.is_mean else Optimized(scheme, optimizer)
 
-    @property
-    def scheme_config(self) -> Any:
-        """That scheme's own config."""
-        return self.config_of(self.run.scheme)
-
-    def config_of(self, scheme: str) -> Any:
-        """A scheme's own config."""
-        return self.schemes[list(SCHEMES).index(scheme)]
+    def _of(self, kind: type[Kind]) -> Kind:
+        """A scheme with its keys."""
+        return next(one for one in self.schemes if type(one) is kind)
 
     @property
     def split(self) -> str:
         """Which parameters are personal; a model that is not split has no personal parts."""
-        divided = self.personal.split if self.scheme.splits else "none"
-        return str(getattr(self.scheme_config, "split", divided))
-
-    @property
-    def stateless(self) -> bool:
-        """Whether personal parts start anew at every participation."""
-        return bool(getattr(self.scheme_config, "stateless", False))
+        return self.scheme.personal_part(self.personal.split)
 
     @property
     def sgd(self) -> Sgd:
@@ -234,9 +229,11 @@ class Settings:
 
         ``rounds`` stays that of the whole run.
         """
-        everyone = {"clients-per-round": 0} if stage.scheme == "tune" else {}
+        everyone = {"clients-per-round": 0} if find(stage.scheme).everyone else {}
         flat = self.flat() | {"pipeline": "", "stage-keys": "", "scheme": stage.scheme} | everyone
-        return parse(flat | keys_of_stage(self.run.stage_keys, stage))
+        return parse(
+            flat | keys_of_stage(self.run.stage_keys, stage), [type(one) for one in self.schemes]
+        )
 
     def lr_in(self, round_: int, stage: Stage) -> float:
         """The local learning rate in a round of a stage."""
@@ -254,8 +251,8 @@ class Settings:
         """Every key and its value."""
         flat = write(self.run) | write(self.data, "data") | write(self.model, "model")
         flat |= write(self.personal, "personal") | write(self.join, "join")
-        for name, config in zip(SCHEMES, self.schemes, strict=True):
-            flat |= write(config, name)
+        for scheme in self.schemes:
+            flat |= write(scheme, scheme.name)
         return flat
 
     def with_run(self, **changes: Any) -> "Settings":
@@ -263,26 +260,37 @@ class Settings:
         return replace(self, run=replace(self.run, **changes))
 
 
-@functools.cache
-def _assembled(name: str, rate: float | None, optimizer: ServerOptimizer) -> Scheme:
-    scheme = SCHEMES[name]
-    if rate is not None:
-        scheme = afl.agnostic(scheme, lambda config: rate)
-    return with_optimizer(scheme, optimizer)
-
-
-def all_keys() -> list[Key]:
+def all_keys(schemes: Sequence[type[AnyScheme]] = tuple(SCHEMES.values())) -> list[Key]:
     """Every key there is."""
     keys = [*keys_of(RunConfig), *keys_of(DataConfig, "data"), *keys_of(ModelConfig, "model")]
     keys += [*keys_of(PersonalConfig, "personal"), *keys_of(JoinConfig, "join")]
-    for name, scheme in SCHEMES.items():
-        keys += keys_of(scheme.config, name)
+    for scheme in schemes:
+        keys += keys_of(scheme, scheme.name)
     return keys
 
 
-def parse(values: Mapping[str, object]) -> Settings:
-    """Settings from flat keys: unknown ones refused, types and ranges checked, gaps filled."""
-    known = {one.name: one for one in all_keys()}
+def schemes_of(values: Mapping[str, object]) -> list[type[AnyScheme]]:
+    """Our schemes, and those from outside that keys name."""
+    stages = [word.rpartition(":")[0] for word in str(values.get("pipeline", "")).split()]
+    named = [str(values.get("scheme", "")), *stages]
+    outside = [find(name) for name in dict.fromkeys(named) if name and name not in SCHEMES]
+    return [*SCHEMES.values(), *outside]
+
+
+def parse(
+    values: Mapping[str, object], schemes: Sequence[type[AnyScheme]] | None = None
+) -> Settings:
+    """Settings from flat keys: unknown ones refused, types and ranges checked, gaps filled.
+
+    Parameters
+    ----------
+    values : mapping
+        The keys.
+    schemes : sequence, optional
+        Whose keys there are; without, our schemes' and those that the keys name.
+    """
+    schemes = schemes_of(values) if schemes is None else schemes
+    known = {one.name: one for one in all_keys(schemes)}
     refuse_unknown(map(plain_name, values), known)
     run = read(RunConfig, {n: v for n, v in values.items() if n != "stage-keys"})
     run, values = _with_pipeline(run, values)
@@ -306,7 +314,7 @@ def parse(values: Mapping[str, object]) -> Settings:
         model=replace(model, name=model.name or DATASETS[data.name].model),
         personal=read(PersonalConfig, values, "personal"),
         join=_checked_join(read(JoinConfig, values, "join"), run),
-        schemes=tuple(read(s.config, values, name) for name, s in SCHEMES.items()),
+        schemes=tuple(read(scheme, values, scheme.name) for scheme in schemes),
     )
     if run.pipeline:  # a stage's wrong key is refused now, not when its turn comes
         for stage in settings.stages:
@@ -352,10 +360,11 @@ def _check_schedule(run: RunConfig, rounds: int = 0) -> None:
 
 def _check_averaging(run: RunConfig) -> None:
     """Only what averages can average otherwise."""
-    scheme = SCHEMES[run.scheme]
-    if scheme.averages and not (run.weights == "agnostic" and run.scheme == "afl"):
+    scheme = find(run.scheme)()
+    learned = isinstance(scheme.assembled(), Agnostic)
+    if scheme.averages and not (run.weights == "agnostic" and learned):
         return
-    averaging = ", ".join(name for name, one in SCHEMES.items() if one.averages)
+    averaging = ", ".join(name for name, one in SCHEMES.items() if one().averages)
     if run.weights == "agnostic":
         raise BadInput(
             f"weights must not be 'agnostic' for {run.scheme}; it goes with the schemes that "
@@ -371,10 +380,10 @@ def _check_averaging(run: RunConfig) -> None:
 def _check_decay(run: RunConfig) -> None:
     """A scheme that takes no gradient steps would decay nothing."""
     for name in ("weight_decay", "decoupled_weight_decay"):
-        if run.scheme == "mocha" and getattr(run, name):
+        if getattr(run, name) and not find(run.scheme).descends:
             raise BadInput(
-                f"{name.replace('_', '-')} must be 0 for mocha, whose own is mocha.ridge, "
-                f"not {getattr(run, name):g}."
+                f"{name.replace('_', '-')} must be 0 for {run.scheme}, whose clients take no "
+                f"gradient steps, not {getattr(run, name):g}."
             )
 
 
@@ -384,6 +393,6 @@ def _checked_join(join: JoinConfig, run: RunConfig) -> JoinConfig:
             f"join.round must be at most rounds, {run.rounds}, or 0 for after training, "
             f"not {join.round}."
         )
-    if join.clients and SCHEMES[run.scheme].pooled:
+    if join.clients and find(run.scheme).pooled:
         raise BadInput(f"join.clients must be 0 for {run.scheme}, not {join.clients}.")
     return join

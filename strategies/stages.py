@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from strategies import SCHEMES
 from strategies.core.config import Scalar
 from strategies.core.errors import BadInput
+from strategies.registry import SCHEMES, find
 
 # What the stages of a run have in common.
 COMMON = ("seed", "dtype", "nodes", "out", "store", "state-dir", "rounds", "pipeline", "scheme")
@@ -47,18 +47,17 @@ def stages(pipeline: str, scheme: str, rounds: int) -> tuple[Stage, ...]:
         return (Stage(1, scheme, scheme, 1, rounds),)
     found: list[Stage] = []
     for word in pipeline.split():
-        name, _, count = word.partition(":")
-        known = [*SCHEMES, "finetune"]
-        if name not in known or not re.fullmatch(r"[1-9]\d{0,8}", count):
+        name, _, count = word.rpartition(":")
+        trainer = SCHEMES.get(name) or (find(name) if ":" in name else None)
+        if trainer is None or not re.fullmatch(r"[1-9]\d{0,8}", count):
             raise BadInput(
                 "pipeline must be stages such as 'fedavg:100 fedalt:50 finetune:5', a scheme and "
                 f"its rounds, not {word!r}; the schemes are {', '.join(SCHEMES)}."
             )
-        if SCHEMES[name].pooled:
+        if trainer.pooled:
             raise BadInput(f"pipeline must not have {name}, which is not federated.")
         first = found[-1].last + 1 if found else 1
-        # Fine-tuning after other stages means that the server rests.
-        trains = "tune" if name == "finetune" and found else name
+        trains = (trainer.later if found else "") or name
         found.append(Stage(len(found) + 1, name, trains, first, first + int(count) - 1))
     return tuple(found)
 

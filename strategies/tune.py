@@ -8,37 +8,34 @@ v_i goes on from where the stage before left it, or from the warm start where th
 stateless (appendix C.3: what a stateless device had is gone).
 """
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
 
-from strategies import fedsim
 from strategies.core.scheme import Model, Round, Work
 from strategies.core.trees import Nothing
-from strategies.fedsim import Personal
-from strategies.local import nothing
+from strategies.fedsim import Partial, Personal, tuned
 
 
-def local_update(
-    work: Work[fedsim.Config], payload: Model, personal: Personal
-) -> tuple[Nothing, Personal]:
-    """Steps on v with u fixed."""
-    parts = fedsim.start(work, payload, personal)
-    return Nothing(), Personal(fedsim.own_steps(work, parts, work.batches))
+@dataclass(frozen=True)
+class Tune(Partial[Nothing]):
+    """Fine-tuning of the personal part with the server at rest."""
 
+    name = "tune"
+    title = "Fine-tuning of the personal part with the server at rest"
+    paper = "Pillutla et al. 2022, section 5: the pipeline's last stage, called finetune there"
+    shares = "nothing"
+    everyone = True
 
-def aggregate(config: fedsim.Config, server: Model, uploads: Round) -> Any:
-    """Nothing came in: the server stays as it is."""
-    return server
+    def local_update(
+        self, work: Work, payload: Model, personal: Personal
+    ) -> tuple[Nothing, Personal]:
+        """Steps on v with u fixed."""
+        parts = self.start(work, payload, personal)
+        return Nothing(), Personal(tuned(work, parts, work.batches, self.personal_lr))
 
+    def upload_like(self, server: Model) -> Nothing:
+        """Nothing is sent."""
+        return Nothing()
 
-SCHEME = replace(
-    fedsim.SCHEME,
-    name="tune",
-    title="Fine-tuning of the personal part with the server at rest",
-    paper="Pillutla et al. 2022, section 5: the pipeline's last stage, called finetune there",
-    shares="nothing",
-    upload=Nothing,
-    upload_like=nothing,
-    local_update=local_update,
-    aggregate=aggregate,
-)
+    def aggregate(self, server: Model, uploads: Round[Nothing]) -> Model:
+        """Nothing came in: the server stays as it is."""
+        return server

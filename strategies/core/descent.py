@@ -1,7 +1,7 @@
 """The one training loop."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
@@ -20,12 +20,13 @@ class Step(Protocol):
         """1, or 0 for a step that only other clients take."""
 
 
+Parts = tuple[Tree | Tensor, ...]
 P = TypeVar("P", bound=Tree | tuple[Any, ...])
 S = TypeVar("S", bound=Step)
 
 
-def slope(objective: Callable[[P, S], Tensor], point: P, batch: S) -> P:
-    """The gradient of an objective, by plain autograd."""
+def slope(objective: Callable[[Parts, S], Tensor], parts: Parts, batch: S) -> Parts:
+    """The gradient of an objective in the parts of a point, by plain autograd."""
     leaves: list[Tensor] = []
 
     def leaf(value: Tensor) -> Tensor:
@@ -33,14 +34,22 @@ def slope(objective: Callable[[P, S], Tensor], point: P, batch: S) -> P:
         return leaves[-1]
 
     with torch.enable_grad():
-        value = objective(_each(leaf, point), batch)
+        value = objective(_each(leaf, parts), batch)
     found = iter(torch.autograd.grad(value, leaves, materialize_grads=True))
-    return _each(lambda _: next(found), point)
+    return _each(lambda _: next(found), parts)
 
 
-def slope_in_vmap(objective: Callable[[P, S], Tensor], point: P, batch: S) -> P:
+def _each(change: Callable[[Tensor], Tensor], parts: Parts) -> Parts:
+    """Parts with every tensor changed, in the order of the parts and names."""
+    return tuple(
+        change(part) if isinstance(part, Tensor) else {n: change(v) for n, v in part.items()}
+        for part in parts
+    )
+
+
+def slope_in_vmap(objective: Callable[[Parts, S], Tensor], parts: Parts, batch: S) -> Parts:
     """The same inside ``torch.func.vmap``, where plain autograd cannot go."""
-    return cast(P, functional_gradient(objective)(point, batch))
+    return cast(Parts, functional_gradient(objective)(parts, batch))
 
 
 def functional_gradient(objective: Callable[..., Tensor]) -> Callable[..., Any]:
@@ -90,7 +99,8 @@ def descend(
     batches: Sequence[S],
     sgd: Sgd,
     *,
-    rates: Sequence[float] | None = None,
+    moving: Sequence[str] | None = None,
+    rates: Mapping[str, float] | None = None,
     project: Callable[[P], P] | None = None,
 ) -> P:
     """Take one gradient step per batch, all parts moving from the same point.
@@ -98,78 +108,73 @@ def descend(
     Parameters
     ----------
     loss : callable
-        The objective; autograd differentiates it in all of ``params`` at once.
-    params : Tree, or a tuple of trees and tensors
-        Where to start; left untouched. A tuple's trees move side by side, each decayed at
+        The objective; autograd differentiates it in all that moves at once.
+    params : Tree, or a record of trees and tensors
+        Where to start; left untouched. A record's trees move side by side, each decayed at
         its own rate; single tensors are neither clipped nor decayed.
     batches : sequence of Batch, or of anything that knows whether it is active
         One a step.
     sgd : Sgd
         Step size, clipping, decay.
-    rates : sequence of float, optional
-        A step size for each part of a tuple, instead of ``sgd.lr``.
+    moving : sequence of str, optional
+        The fields of a record that move; without, all do.
+    rates : mapping of str to float, optional
+        Step sizes of single fields, instead of ``sgd.lr``.
     project : callable, optional
         Applied after every step, for example to stay in [0, 1].
 
     Returns
     -------
-    Tree or tuple
+    Tree or record
         The end point, of the same type as ``params``.
     """
+    names = ("",) if isinstance(params, dict) else tuple(moving or params._fields)  # type: ignore[attr-defined]
+    speeds = [(rates or {}).get(name, sgd.lr) for name in names]
+
+    def parts_of(point: P) -> Parts:
+        return (point,) if isinstance(point, dict) else tuple(getattr(point, n) for n in names)
+
+    def whole(parts: Parts) -> P:
+        if isinstance(params, dict):
+            return cast(P, parts[0])
+        changed = dict(zip(names, parts, strict=True))
+        return cast(P, params._replace(**changed))  # type: ignore[attr-defined]
 
     # An inactive step has gradient 0 whatever the objective adds to the loss, so a
     # client that takes fewer steps than its neighbours stays where it is.
-    def objective(point: P, batch: S) -> Tensor:
-        return batch.active * loss(point, batch)
+    def objective(parts: Parts, batch: S) -> Tensor:
+        return batch.active * loss(whole(parts), batch)
 
     # The first step leaves the caller's tensors alone; the next ones may overwrite ours,
     # which spares a new copy of the weights in every step. What a projection returns may
     # be anybody's.
     move: Callable[..., Tensor] = torch.sub
-    for batch in batches if _any(params) else ():
-        gradient = _clipped(sgd.gradient(objective, params, batch), sgd)
-        if isinstance(params, dict):
-            params = cast(P, _step(move, params, gradient, sgd.lr, sgd, batch.active))
-        else:
-            steps = zip(params, gradient, rates or [sgd.lr] * len(params), strict=True)
-            moved = [_step(move, part, down, rate, sgd, batch.active) for part, down, rate in steps]
-            params = type(params)(*moved)
+    parts = parts_of(params)
+    for batch in batches if any(isinstance(part, Tensor) or part for part in parts) else ():
+        gradient = _clipped(sgd.gradient(objective, parts, batch), sgd)
+        steps = zip(parts, gradient, speeds, strict=True)
+        parts = tuple(
+            _step(move, part, down, rate, sgd, batch.active) for part, down, rate in steps
+        )
         move = Tensor.sub_ if project is None else torch.sub
         if project is not None:
-            params = project(params)
-    return params
+            parts = parts_of(project(whole(parts)))
+    return whole(parts)
 
 
-def _any(point: Tree | tuple[Any, ...]) -> bool:
-    """Whether there is anything to move: a part of a split model may be empty."""
-    if isinstance(point, dict):
-        return bool(point)
-    return any(isinstance(part, Tensor) or _any(part) for part in point)
-
-
-def _each(change: Callable[[Tensor], Tensor], point: P) -> P:
-    """A point with every tensor changed, in the order of its parts and names."""
-    if isinstance(point, dict):
-        return cast(P, {name: change(value) for name, value in point.items()})
-    parts = [change(part) if isinstance(part, Tensor) else _each(change, part) for part in point]
-    return type(point)(*parts)
-
-
-def _clipped(gradient: P, sgd: Sgd) -> P:
+def _clipped(gradient: Parts, sgd: Sgd) -> Parts:
     """A gradient whose trees are within the bound, together or each on its own."""
     if not sgd.clip:
         return gradient
-    if isinstance(gradient, dict):
-        return cast(P, _shortened(gradient, norm(gradient), sgd.clip))
-    trees = {place: part for place, part in enumerate(gradient) if isinstance(part, dict)}
-    sizes = {place: norm(tree) for place, tree in trees.items()}
+    sizes = [norm(part) if isinstance(part, dict) else None for part in gradient]
     if sgd.clip_all:
-        sizes = dict.fromkeys(sizes, torch.linalg.vector_norm(torch.stack([*sizes.values()])))
-    parts = [
-        _shortened(part, sizes[place], sgd.clip) if place in trees else part
-        for place, part in enumerate(gradient)
-    ]
-    return type(gradient)(*parts)
+        known = torch.stack([size for size in sizes if size is not None])
+        together = torch.linalg.vector_norm(known)
+        sizes = [None if size is None else together for size in sizes]
+    return tuple(
+        part if isinstance(part, Tensor) or size is None else _shortened(part, size, sgd.clip)
+        for part, size in zip(gradient, sizes, strict=True)
+    )
 
 
 def _shortened(tree: Tree, size: Tensor, bound: float) -> Tree:

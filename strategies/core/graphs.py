@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,47 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from strategies.core.config import key
 from strategies.core.errors import BadInput
-from strategies.core.scheme import Federation
+from strategies.core.scheme import Federation, Payload, Personal, Scheme, Server, Upload
 from strategies.core.seeding import generator
 
 Matrix = NDArray[np.float64]
 KINDS = ("equal", "random", "weighted", "similar", "star", "ring", "file")
+
+
+@dataclass(frozen=True)
+class OnGraph(Scheme[Personal, Payload, Upload, Server]):
+    """A scheme that pulls the models of neighbours in a graph together."""
+
+    exception = "multi-task learning: a client's own model travels, to be compared with the others'"
+
+    eta: float = key(
+        0.01, "pull towards the neighbours", low=0.0, degenerate="0 is Local", step=True
+    )
+    graph: str = key("equal", "who is whose neighbour", choices=KINDS)
+    graph_file: str = key("", "graph 'file': a matrix of weights, CSV or JSON")
+    neighbours: str = key(
+        "all",
+        "all: with the last known models of those not sampled; sampled: without them",
+        choices=("all", "sampled"),
+    )
+
+    def drawn(self, federation: Federation) -> Tensor:
+        """The graph of those who are there."""
+        return graph(self.graph, self.graph_file, federation, self.name)
+
+    def advise(self, federation: Federation) -> str:
+        """Warn where μ̃ η λ_max(L) exceeds 2: mixing no longer brings models together."""
+        # Where passes are counted, clients reach differently far; each takes at least one step.
+        reach = federation.lr * max(1, federation.steps)
+        factor = reach * self.eta * roughest(self.drawn(federation))
+        if factor <= 2:
+            return ""
+        return (
+            f"{self.name}.eta {self.eta:g} is too large for this graph: lr * local-steps * eta * "
+            f"lambda_max is {factor:.3g}, and above 2 mixing drives the models apart."
+        )
 
 
 def graph(kind: str, file: str, federation: Federation, scheme: str) -> Tensor:

@@ -5,14 +5,14 @@ minus the server's weights is taken for a step an optimizer would see. The arith
 Flower's own (FedAvgM, FedAdam, FedYogi).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from strategies.core.scheme import Round, Scheme
+from strategies.core.scheme import Records, Round
 from strategies.core.task import Task
 from strategies.core.trees import Tree, extended, mix
 from strategies.core.wire import pack, unpack
+from strategies.core.wrapper import Wrapper
 
 KINDS = ("mean", "adam", "momentum", "yogi")
 
@@ -39,39 +39,41 @@ class ServerOptimizer:
     beta2: float
     tau: float
 
+    @property
+    def is_mean(self) -> bool:
+        """Whether it is the mean itself."""
+        return self.kind == "mean" and self.lr == 1.0
 
-def with_optimizer(scheme: Scheme, optimizer: ServerOptimizer) -> Scheme:
+
+@dataclass(frozen=True)
+class Optimized(Wrapper):
     """A scheme whose server moves to the mean by an optimizer; its moments join the state."""
-    if optimizer.kind == "mean" and optimizer.lr == 1.0:
-        return scheme
-    server_type = extended(scheme.server, moment1=Tree, moment2=Tree)
 
-    def inner(server: Any) -> Any:
-        return scheme.server(*server[:-2])
+    optimizer: ServerOptimizer
 
-    def init_server(config: Any, task: Task) -> Any:
-        return server_type(*scheme.init_server(config, task), {}, {})
+    @property
+    def records(self) -> Records:
+        """The scheme's own, with two moments at the server."""
+        inner = self.inner.records
+        return inner._replace(server=extended(inner.server, moment1=Tree, moment2=Tree))
 
-    def downlink(config: Any, server: Any, clients: Sequence[str]) -> Any:
-        return scheme.downlink(config, inner(server), clients)
+    def init_server(self, task: Task) -> Any:
+        """No moments yet."""
+        return self.records.server(*self.inner.init_server(task), {}, {})
 
-    def aggregate(config: Any, server: Any, uploads: Round) -> Any:
-        new = scheme.aggregate(config, inner(server), uploads)
-        w, *moments = step(optimizer, uploads.number, server.w, new.w, *server[-2:])
-        return server_type(*new._replace(w=w), *moments)
+    def server_of(self, server: Any) -> Any:
+        """All but the moments."""
+        return self.inner.records.server(*server[:-2])
 
-    return replace(
-        scheme,
-        server=server_type,
-        init_server=init_server,
-        welcome=lambda config, server, federation: server_type(
-            *scheme.welcome(config, inner(server), federation), *server[-2:]
-        ),
-        downlink=downlink,
-        upload_like=lambda config, server: scheme.upload_like(config, inner(server)),
-        weigh=lambda config, server, weights: scheme.weigh(config, inner(server), weights),
-        aggregate=aggregate,
-    )
+    def server_with(self, inner: Any, server: Any) -> Any:
+        """The same moments beside another state of the scheme's own."""
+        return self.records.server(*inner, *server[-2:])
+
+    def aggregate(self, server: Any, uploads: Round[Any]) -> Any:
+        """The scheme's own, of whose way to the mean the optimizer makes a step."""
+        new = self.inner.aggregate(self.server_of(server), uploads)
+        w, *moments = step(self.optimizer, uploads.number, server.w, new.w, *server[-2:])
+        return self.records.server(*new._replace(w=w), *moments)
 
 
 def step(

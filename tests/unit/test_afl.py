@@ -10,9 +10,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from strategies.core.averages import Trail
 
 from strategies import afl, fedalt, fedsim, plsgd
-from strategies.core.averages import Trail
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Model
 from tests.conftest import Array, Quadratics, Run, make_quadratics

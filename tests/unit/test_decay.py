@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from strategies.core.averages import Trail
 
 from strategies import SCHEMES, apfl, perfedavg, plsgd
-from strategies.core.averages import Trail
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Model, Work
 from strategies.core.trees import Nothing

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from strategies.core.averages import Trail, TrailServer
 
 from strategies import plsgd
 from strategies.core import averages
-from strategies.core.averages import Trail, TrailServer
 from strategies.core.scheme import Federation, Round
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, number, scalar_work

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strategies.core.averages import Trail
 
 from strategies import apfl, fedavg
-from strategies.core.averages import Trail
 from strategies.core.scheme import Model
 from strategies.core.trees import Nothing
 from tests.conftest import Quadratics, Run, make_quadratics

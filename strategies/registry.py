@@ -1,0 +1,77 @@
+"""Which schemes there are: ours by name, those of installed packages, others by import path."""
+
+from importlib.metadata import entry_points
+
+from strategies.afl import AFL
+from strategies.apfl import APFL
+from strategies.centralized import Centralized
+from strategies.core.errors import BadInput
+from strategies.core.imports import imported, is_path
+from strategies.core.scheme import AnyScheme, Scheme
+from strategies.dfedu import DFedU
+from strategies.ditto import Ditto
+from strategies.fedalt import FedAlt
+from strategies.fedavg import FedAvg
+from strategies.fedprox import FedProx
+from strategies.fedsim import FedSim
+from strategies.fedu import FedU
+from strategies.finetune import Finetune
+from strategies.local import Local
+from strategies.minibatch import Minibatch
+from strategies.mocha import Mocha
+from strategies.perfedavg import PerFedAvg
+from strategies.pfedme import PFedMe
+from strategies.plsgd import PLSGD
+from strategies.scaffold import Scaffold
+from strategies.tune import Tune
+
+SCHEMES: dict[str, type[AnyScheme]] = {
+    scheme.name: scheme
+    for scheme in (
+        FedAvg,
+        Local,
+        APFL,
+        FedU,
+        DFedU,
+        FedSim,
+        FedAlt,
+        PLSGD,
+        PerFedAvg,
+        Ditto,
+        PFedMe,
+        Finetune,
+        FedProx,
+        Scaffold,
+        AFL,
+        Mocha,
+        Minibatch,
+        Tune,
+        Centralized,
+    )
+}
+
+# Where installed packages say which schemes they bring.
+ENTRY_POINTS = "bouquet.schemes"
+
+
+def find(name: str) -> type[AnyScheme]:
+    """The scheme of a name: one of ours, of an installed package, or by import path."""
+    if name in SCHEMES:
+        return SCHEMES[name]
+    if is_path(name):
+        return _checked(imported(name, "scheme"), name)
+    for entry in entry_points(group=ENTRY_POINTS, name=name):
+        return _checked(imported(entry.value, "scheme"), name)
+    known = [*SCHEMES, *(entry.name for entry in entry_points(group=ENTRY_POINTS))]
+    raise BadInput(
+        f"scheme must be one of {', '.join(known)}, or package.module:Name or ./file.py:Name for "
+        f"one of yours, not {name!r}."
+    )
+
+
+def _checked(found: object, name: str) -> type[AnyScheme]:
+    if not isinstance(found, type) or not issubclass(found, Scheme):
+        raise BadInput(f"scheme {name!r} must be a subclass of bouquet.Scheme, not {found!r}.")
+    if not found.name or (found.name in SCHEMES and SCHEMES[found.name] is not found):
+        raise BadInput(f"scheme {name!r} must have a name of its own, not {found.name!r}.")
+    return found

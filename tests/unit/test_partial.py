@@ -160,8 +160,9 @@ def moved(work: Work[Any], whole: Tree, batch: Batch, rate: float, personal: boo
 
 
 def work_of(config: Any, count: int) -> Work[Any]:
-    settings = parse({"dtype": "float64", "data.clients": 4, "model.hidden": 8})
-    loaded = problem(settings)
+    keys = {"scheme": "fedsim", "dtype": "float64", "data.clients": 4, "model.hidden": 8}
+    loaded = problem(parse(keys))
+    assert 0 < len(loaded.task.personal) < len(loaded.task.initial)  # or there are no two parts
     own = loaded.data.clients["000"].train
     drawn = draw(["000"], [own], Plan(count, 0, 10), (0, "train", 1), torch.float64)
     batches = steps(pick(gather(loaded.data.x, loaded.data.y, drawn), 0))

@@ -115,7 +115,8 @@ def test_fedsim_clips_by_the_norm_over_both_parts() -> None:
 def test_fedalt_moves_v_at_the_received_u_and_then_u_at_the_new_v(own: int, shared: int) -> None:
     """Written out: steps on v, as many as on u unless told, then those on u, from batch one."""
     config = fedalt.Config(personal_lr=0.5, personal_steps=own)
-    work = replace(work_of(config, count=fedalt.draws(config, shared)), steps=shared)
+    assert fedalt.draws(config, shared) == max(own, shared)
+    work = replace(work_of(config, count=max(own, shared)), steps=shared)
     u, v = fedsim.split(work.task, work.task.initial)
     upload, personal = fedalt.local_update(work, Model(u), fedsim.Personal(v))
     whole = dict(work.task.initial)

@@ -10,7 +10,7 @@ from hypothesis import settings as checked
 from hypothesis import strategies as st
 
 from data import DATASETS
-from strategies.core.config import Key, flatten, key, keys_of, read, refuse_unknown, write
+from strategies.core.config import LARGEST, Key, flatten, key, keys_of, read, refuse_unknown, write
 from strategies.core.errors import BadInput
 from strategies.settings import all_keys, parse
 
@@ -68,6 +68,7 @@ def test_what_is_not_set_keeps_its_default_and_other_keys_are_left_alone() -> No
         ("step-size", True, "some.step-size must be a number above 0, not True."),
         ("step-size", 0.0, "some.step-size must be a number above 0, not 0.0."),
         ("step-size", 0, "some.step-size must be a number above 0, not 0."),
+        ("step-size", 2e9, "some.step-size must be at most 1e+09, not 2000000000.0."),
         ("step-size", math.nan, "some.step-size must be a number above 0, not nan."),
         ("step-size", math.inf, "some.step-size must be a number above 0, not inf."),
         ("lambda", 2.5, "some.lambda must be a number of at most 2, not 2.5."),
@@ -104,7 +105,7 @@ def test_a_number_too_large_for_any_float_is_refused_like_any_other(name: str) -
 examples = st.builds(
     Example,
     count=st.integers(1, 9),
-    step_size=st.floats(0, exclude_min=True, allow_infinity=False),
+    step_size=st.floats(0, exclude_min=True, max_value=LARGEST),
     keen=st.booleans(),
     mode=st.sampled_from(["fast", "slow"]),
     note=st.text(),
@@ -185,7 +186,7 @@ def values_of(one: Key) -> st.SearchStrategy[object]:
     if one.choices:
         return st.sampled_from(one.choices)
     if one.kind is int:
-        return st.integers(max(1, int(one.low)), 10**6)
+        return st.integers(max(1, int(one.low)), int(min(one.high, 10**6)))
     if one.kind is float:
         high = min(one.high, 1e6)
         return st.floats(max(one.low, -1e6), high, exclude_min=one.open_low)

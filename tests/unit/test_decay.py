@@ -31,6 +31,14 @@ def decaying(config: Any, steps: int = 1, lr: float = 0.1, **kind: float) -> Wor
     )
 
 
+def plsgd_step(**kind: float) -> tuple[float, float]:
+    """w and θ after a step from 3 and −1 with α = 0.5."""
+    work = decaying(plsgd.Config(alpha=0.5), **kind)
+    state = plsgd.Personal(number(-1.0), {}, NONE)
+    upload, personal = plsgd.local_update(work, Trail(number(3.0), {}), state)
+    return upload.w["w"].item(), personal.theta["w"].item()
+
+
 # In the loss
 
 
@@ -51,11 +59,7 @@ def test_apfl_decays_at_the_mixture() -> None:
 
 def test_plsgd_decays_at_the_sum() -> None:
     """w = 3, θ = −1: g = 2·(2 − 1) + 0.5·2 = 3, so w = 3 − 0.3 and θ = −1 − 0.5·0.3."""
-    work = decaying(plsgd.Config(alpha=0.5), in_loss=0.5)
-    state = plsgd.Personal(number(-1.0), {}, NONE)
-    upload, personal = plsgd.local_update(work, Trail(number(3.0), {}), state)
-    assert upload.w["w"].item() == pytest.approx(2.7, abs=1e-15)
-    assert personal.theta["w"].item() == pytest.approx(-1.15, abs=1e-15)
+    assert plsgd_step(in_loss=0.5) == pytest.approx((2.7, -1.15), abs=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +124,7 @@ def test_mocha_has_a_decay_of_its_own() -> None:
 
 def test_decoupled_decay_of_plsgd_follows_each_parts_step() -> None:
     """g = 2 at w + θ = 2: w = 3 − 0.1·(2 + 0.5·3), θ = −1 − 0.05·(2 + 0.5·(−1))."""
-    work = decaying(plsgd.Config(alpha=0.5), decoupled=0.5)
-    state = plsgd.Personal(number(-1.0), {}, NONE)
-    upload, personal = plsgd.local_update(work, Trail(number(3.0), {}), state)
-    assert upload.w["w"].item() == pytest.approx(2.65, abs=1e-15)
-    assert personal.theta["w"].item() == pytest.approx(-1.075, abs=1e-15)
+    assert plsgd_step(decoupled=0.5) == pytest.approx((2.65, -1.075), abs=1e-15)
 
 
 def test_decoupled_decay_of_apfl_leaves_alpha_alone() -> None:

@@ -14,6 +14,7 @@ from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended
 
 Start = Callable[..., Run]
+OWN = {"plsgd": {"alpha": 0.4}}
 
 
 def test_newcomers_take_no_part_before_their_round(start: Start, quadratics: Quadratics) -> None:
@@ -58,19 +59,6 @@ def test_after_training_a_newcomer_of_apfl_runs_equation_17(
         assert loss == pytest.approx(0.5 * gap @ a @ gap, abs=EXACT)
 
 
-def test_after_training_a_newcomer_of_plsgd_moves_theta_alone(
-    start: Start, quadratics: Quadratics
-) -> None:
-    """θ ← θ − αη∇f(w + θ) from 0: w + θ goes by steps of αη."""
-    run = start(
-        scheme="plsgd", rounds=2, local_steps=2, lr=0.3, plsgd={"alpha": 0.4},
-        join={"clients": 1, "rounds": 4}, **quadratics.keys,
-    )  # fmt: skip
-    a, c = clients(quadratics)[2]
-    expected = descended(run.shared(), a, c, 0.4 * 0.3, 8)
-    np.testing.assert_allclose(run.predictor("002"), expected, atol=EXACT, rtol=0)
-
-
 @pytest.mark.parametrize("scheme", ["fedsim", "fedalt"])
 def test_after_training_a_newcomer_tunes_the_personal_part_alone(start: Start, scheme: str) -> None:
     run = start(
@@ -83,15 +71,17 @@ def test_after_training_a_newcomer_tunes_the_personal_part_alone(start: Start, s
     assert (run.predictor("002", "output.weight") != fresh["output.weight"].numpy()).any()
 
 
-def test_after_training_a_newcomer_of_fedavg_tunes_the_shared_model(
-    start: Start, quadratics: Quadratics
+@pytest.mark.parametrize(("scheme", "keys", "pace"), [("fedavg", {}, 1.0), ("plsgd", OWN, 0.4)])
+def test_after_training_a_newcomer_tunes_at_its_schemes_pace(
+    start: Start, quadratics: Quadratics, scheme: str, keys: dict[str, Any], pace: float
 ) -> None:
+    """FedAvg's moves the shared model by steps η, that of plsgd θ alone, from 0 by steps αη."""
     run = start(
-        scheme="fedavg", rounds=3, local_steps=2, lr=0.3, join={"clients": 1, "rounds": 4},
-        **quadratics.keys,
+        scheme=scheme, rounds=3, local_steps=2, lr=0.3, join={"clients": 1, "rounds": 4},
+        **keys, **quadratics.keys,
     )  # fmt: skip
     a, c = clients(quadratics)[2]
-    expected = descended(run.shared(), a, c, 0.3, 8)
+    expected = descended(run.shared(), a, c, pace * 0.3, 8)
     np.testing.assert_allclose(run.predictor("002"), expected, atol=EXACT, rtol=0)
 
 

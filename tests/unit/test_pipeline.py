@@ -151,6 +151,16 @@ def test_fine_tuning_after_a_stateless_stage_starts_at_the_warm_start(
         np.testing.assert_array_equal(hidden, two.predictor(client, "hidden1.weight"))
 
 
+def test_fine_tuning_takes_all_its_steps_one_round_after_the_other(start: Start) -> None:
+    """u rests, so with full batches six steps in a round are three in each of two."""
+    keys = SMALL | {"batch_size": 0, "stage_keys": '{"stage2.local-steps": 6}'}
+    once = start(pipeline="fedavg:1 finetune:1", **keys)
+    twice = start(pipeline="fedavg:1 finetune:2", **(SMALL | {"batch_size": 0}))
+    name = "output.weight"
+    np.testing.assert_array_equal(twice.predictor("000", name), once.predictor("000", name))
+    assert (once.predictor("000", name) != once.predictor("001", name)).any()
+
+
 def test_stateless_fine_tuning_starts_anew_every_round(start: Start) -> None:
     """u rests, so with full batches every round of it ends where the first one did."""
     keys = SMALL | {"batch_size": 0, "tune": {"stateless": True}}

@@ -86,7 +86,7 @@ def junk(rng: Random, old: Any = None) -> Any:
         ]
         pick(rng, changes)()
         return new
-    if isinstance(old, (int, float)) and rng.random() < 0.4:
+    if isinstance(old, (int, float)) and rng.random() < 0.4 and abs(old) < 2**63:
         return pick(rng, [-old, old + 1, old + 0.5, float(old), str(old), [old]])
     return pick(rng, ODD)
 
@@ -443,6 +443,11 @@ def _check_roster(roster: Roster, settings: Settings) -> None:
     """Whoever was let in, a round can begin."""
     facts = roster.facts
     assert facts is not None
+    for who in roster.clients.values():
+        assert type(who.id) is str
+        assert who.id
+        assert all(type(n) is int and n > 0 for n in (who.train_examples, who.test_examples))
+        assert all(type(n) is int and n >= 0 for n in who.labels)
     task = make_task(settings, facts.input_shape, facts.classes, facts.init)
     strategy = SchemeStrategy(settings, task, roster)
     messages = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), cast(Grid, None))

@@ -500,7 +500,7 @@ def messages(folder: Path) -> Iterator[Case]:
         _spare_us(sent.content)
         try:
             reply = client_app(message=sent, context=context)
-        except BadInput as error:
+        except (BadInput, OSError) as error:  # a folder may have an impossible name
             assert contents(states) == kept
             return _said(error)
         finally:

@@ -89,7 +89,11 @@ numbers = st.floats(0, exclude_min=True, allow_infinity=False)
 
 
 @checked(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.text(st.characters(exclude_categories=("Cs",))), numbers, st.integers(0, 2**63 - 1))
+@given(
+    st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0")),
+    numbers,
+    st.integers(0, 2**63 - 1),
+)
 def test_any_text_and_any_number_survive_the_config_file(
     folder: RunFolder, path: str, lr: float, seed: int
 ) -> None:

@@ -144,10 +144,10 @@ class Roster:
         return answered >= self.expected and len(self.clients) >= max(1, least)
 
     def _give_up(self, online: set[int], late: bool, deployed: bool) -> None:
-        """End a run that waits in vain: for nodes that were all left out, or that do not come."""
+        """End a run that waits in vain: too many were left out, or nodes do not come."""
         answered = self.nodes | self.left_out.keys()
         settled = online <= answered and (deployed or len(answered) >= self.expected)
-        if self.left_out and settled and not self.clients:
+        if self.left_out and settled:
             raise next(iter(self.left_out.values()))
         if late and not (deployed or self.asked):
             raise RunFailed(

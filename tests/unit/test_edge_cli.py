@@ -153,6 +153,18 @@ def test_an_audit_tells_what_was_sent_and_whether_it_was_personal(
     assert "1 replies, 99 bytes" in outcome.out
 
 
+@pytest.mark.parametrize(
+    "line", [b"\xff", b'{"bytes": 9', b"[]", b"{}", b'{"bytes": 9, "personal": 1}']
+)
+def test_an_audit_does_not_vouch_for_a_line_it_cannot_read(bouquet: Bouquet, line: bytes) -> None:
+    whole = {"round": 1, "bytes": 9, "arrays": [], "personal": [], "cpu_seconds": 1.0}
+    Path("state/sent").mkdir(parents=True)
+    Path("state/sent/run.jsonl").write_bytes(json.dumps(whole).encode() + b"\n" + line + b"\n")
+    outcome = bouquet("audit", "state")
+    assert outcome.code == 2
+    assert "run.jsonl is damaged (line 2)" in outcome.err
+
+
 def test_an_audit_gives_the_whole_record_to_scripts(bouquet: Bouquet) -> None:
     line = {"round": 1, "bytes": 9, "arrays": [], "personal": [], "cpu_seconds": 1.0}
     Path("state/sent").mkdir(parents=True)

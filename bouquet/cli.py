@@ -639,7 +639,7 @@ def main() -> None:
     for name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(name, "0")
     try:
-        code = typer.main.get_command(app).main(standalone_mode=False)
+        code = typer.main.get_command(app).main(prog_name="bouquet", standalone_mode=False)
         if code == 130:  # what typer makes of Ctrl-C
             _stop(1, "interrupted.")
         sys.exit(code)

@@ -306,8 +306,9 @@ def deploy(
 ) -> None:
     """Train over gRPC: a SuperLink and nodes on this machine, with TLS and a key a node.
 
-    Each node is a process of its own and keeps what is personal in a folder of its own. All that
-    was started is stopped at the end; logs of every process are in the run's folder.
+    Each node is a process of its own and keeps what is personal in a folder of
+    its own. All that was started is stopped at the end; logs of every process
+    are in the run's folder.
 
     [bold]Example[/bold]
 

@@ -76,7 +76,7 @@ def node(
     data_path: Annotated[str, typer.Option(help="Its own data.", metavar="PATH")] = "",
     port: Annotated[int, typer.Option(help="A free port of this machine.")] = 9094,
 ) -> None:
-    """A device: its half of a deployment, what it stores, its personal model.
+    r"""A device: its half of a deployment, what it stores, its personal model.
 
     Without a command it prints the flower-supernode command and runs it.
 
@@ -84,7 +84,7 @@ def node(
 
       bouquet node key north.key
 
-      bouquet node --superlink HOST:9092 --ca ca.pem --key north.key \\
+      bouquet node --superlink HOST:9092 --ca ca.pem --key north.key \
       --client-id north --state-dir state --data-path shops
 
       bouquet node state --state-dir state

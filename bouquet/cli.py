@@ -306,8 +306,9 @@ def deploy(
 ) -> None:
     """Train over gRPC: a SuperLink and nodes on this machine, with TLS and a key a node.
 
-    Each node is a process of its own and keeps what is personal in a folder of its own. All that
-    was started is stopped at the end; logs of every process are in the run's folder.
+    Each node is a process of its own and keeps what is personal in a folder of
+    its own. All that was started is stopped at the end; logs of every process
+    are in the run's folder.
 
     [bold]Example[/bold]
 
@@ -640,7 +641,7 @@ def main() -> None:
     for name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(name, "0")
     try:
-        code = typer.main.get_command(app).main(standalone_mode=False)
+        code = typer.main.get_command(app).main(prog_name="bouquet", standalone_mode=False)
         if code == 130:  # what typer makes of Ctrl-C
             _stop(1, "interrupted.")
         sys.exit(code)

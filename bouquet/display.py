@@ -14,10 +14,12 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from bouquet.runs import number, read_events
 from strategies.core.telling import short, telling
@@ -52,16 +54,16 @@ def progress(quiet: bool = False) -> Iterator[Callable[[str, int, int, str], Obs
         return
     columns = (
         TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[words]}"),
-        TimeRemainingColumn(compact=True),
+        BarColumn(bar_width=10, table_column=Column(no_wrap=True)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        _Words("{task.fields[words]}", table_column=Column()),
+        TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
     )
     with Progress(*columns, console=err) as bars:
 
         def follow(title: str, rounds: int, done: int, note: str) -> Observer:
             bar = bars.add_task(title + note, total=rounds, completed=done, words="waiting")
-            words = telling()
+            words = telling(brief=True)
             return lambda event: bars.update(
                 bar,
                 description=event["stage"] + note,
@@ -70,6 +72,15 @@ def progress(quiet: bool = False) -> Iterator[Callable[[str, int, int, str], Obs
             )
 
         yield follow
+
+
+class _Words(TextColumn):
+    """What a narrow terminal cuts short, rather than the bar or the round."""
+
+    def render(self, task: Task) -> Text:
+        words = super().render(task)
+        words.no_wrap, words.overflow = True, "ellipsis"
+        return words
 
 
 def _lines(rounds: int, note: str) -> Observer:

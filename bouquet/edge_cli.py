@@ -33,7 +33,8 @@ def superlink(
 ) -> None:
     """The server's half of a deployment: certificates the first time, then flower-superlink.
 
-    Prints the command it runs. Nodes need DIR/ca.pem; FLWR_HOME=DIR/flower is where flwr finds it.
+    Prints the command it runs. Nodes need DIR/ca.pem; flwr finds the SuperLink
+    with FLWR_HOME=DIR/flower.
 
     [bold]Example[/bold]
 
@@ -75,7 +76,7 @@ def node(
     data_path: Annotated[str, typer.Option(help="Its own data.", metavar="PATH")] = "",
     port: Annotated[int, typer.Option(help="A free port of this machine.")] = 9094,
 ) -> None:
-    """A device: its half of a deployment, what it stores, its personal model.
+    r"""A device: its half of a deployment, what it stores, its personal model.
 
     Without a command it prints the flower-supernode command and runs it.
 
@@ -83,8 +84,8 @@ def node(
 
       bouquet node key north.key
 
-      bouquet node --superlink HOST:9092 --ca ca.pem --key north.key --client-id north
-      --state-dir state --data-path shops
+      bouquet node --superlink HOST:9092 --ca ca.pem --key north.key \
+      --client-id north --state-dir state --data-path shops
 
       bouquet node state --state-dir state
     """
@@ -183,8 +184,8 @@ def export(
 ) -> None:
     """A client's own model for others: safetensors, and TorchScript where the model allows.
 
-    Of any run, finished or stopped: what was not written with save-predictors is built anew from
-    the run's folder, without training.
+    Of any run, finished or stopped: what was not written with save-predictors
+    is built from the run's folder, without training.
 
     [bold]Example[/bold]
 

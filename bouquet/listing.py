@@ -51,7 +51,7 @@ def keys(listed: Iterable["Key"]) -> None:
         if place:
             out.print()
         for one in group:
-            note = f" ({one.degenerate})" if one.degenerate else ""
+            note = f"; {one.degenerate}" if one.degenerate else ""
             entry(f"{one.name}={_default(one)}", one.allowed, one.doc + note)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from flwr.app import Message, MessageType
 
 from strategies.core import wire
@@ -76,7 +77,7 @@ def _order(message: Message) -> Order:
     warm = content.array_records.get(wire.WARM)
     return Order(
         settings,
-        number(note.get("lr", settings.run.lr), "lr"),
+        number(note.get("lr", settings.run.lr), "lr", high=torch.finfo(settings.dtype).max),
         text(note["state-dir"], "state-dir"),
         _sent(wire.unpack(content.array_records[wire.ARRAYS])),
         {} if warm is None else _sent(wire.unpack(warm)),

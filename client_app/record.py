@@ -16,6 +16,7 @@ from client_app.device import Device
 from client_app.stores import read_state
 from strategies.core import wire
 from strategies.core.files import BadFile, file_name
+from strategies.core.reading import listed, text, whole
 from strategies.core.trees import Tree, digest
 
 
@@ -58,10 +59,19 @@ def record(device: Device, run: str, kind: str, round_: int, reply: Message) -> 
 
 
 def read_records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The runs' names and lines of a device's record, in order."""
+    """The runs' names and lines of a device's record, in order.
+
+    A damaged line is refused: nobody could say what it told of.
+    """
     for path in sorted(folder.glob("*.jsonl")):
-        for line in path.read_text("utf-8").splitlines():
-            yield path.stem, json.loads(line)
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+            try:
+                told = json.loads(line.decode())
+                whole(told["bytes"], "bytes")
+                listed(told["personal"], "personal", text)
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise BadFile(f"{path} is damaged (line {number}).") from error
+            yield path.stem, told
 
 
 def _about(name: str, value: Tensor) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from server_app.replies import Facts, Refused, read_introduction
+from server_app.replies import Facts, Refused, read_introduction, why_not
 from strategies.core import wire
 from strategies.core.errors import BadInput, RunFailed
 from strategies.core.seeding import generator
@@ -144,10 +144,10 @@ class Roster:
         return answered >= self.expected and len(self.clients) >= max(1, least)
 
     def _give_up(self, online: set[int], late: bool, deployed: bool) -> None:
-        """End a run that waits in vain: for nodes that were all left out, or that do not come."""
+        """End a run that waits in vain: too many were left out, or nodes do not come."""
         answered = self.nodes | self.left_out.keys()
         settled = online <= answered and (deployed or len(answered) >= self.expected)
-        if self.left_out and settled and not self.clients:
+        if self.left_out and settled:
             raise next(iter(self.left_out.values()))
         if late and not (deployed or self.asked):
             raise RunFailed(
@@ -257,7 +257,7 @@ def exchange(
             which = reply.metadata.reply_to_message_id
             asked = waiting.pop(which)
             if not lost(reply):
-                replies.append(reply)
+                replies.append(_signed(reply, asked))
             elif which in again or asked.metadata.dst_node_id not in set(grid.get_node_ids()):
                 replies.append(unanswered(asked, reply.error.reason))
             else:
@@ -290,6 +290,13 @@ def once_more(asked: Message) -> Message:
 def unanswered(asked: Message, why: str | None) -> Message:
     """A reply in place of a node that gave none: the SuperLink's own does not name the node."""
     return Message(Error(ErrorCode.NODE_UNAVAILABLE, why), reply_to=asked)
+
+
+def _signed(reply: Message, asked: Message) -> Message:
+    """A reply, unless it comes in the name of another node than the one that was asked."""
+    if reply.metadata.src_node_id == asked.metadata.dst_node_id:
+        return reply
+    return unanswered(asked, why_not(reply) if reply.has_error() else "another node's reply")
 
 
 def pause(seconds: float, stop: threading.Event) -> None:

@@ -89,6 +89,8 @@ class Key:
             raise wrong
         if isinstance(value, int) and abs(value) >= 2**63:  # more than a message can carry
             raise wrong
+        if isinstance(value, str) and "\0" in value:  # no name of a file can have one
+            raise wrong
         if self.kind is float and isinstance(value, int):
             value = float(value)
         if not isinstance(value, self.kind) or (self.choices and value not in self.choices):

@@ -45,10 +45,8 @@ def number(value: object, what: str, low: float = 0.0, high: float = math.inf) -
 
 
 def text(value: object, what: str) -> str:
-    """Text that every file and log can hold."""
-    if type(value) is not str:
-        raise Malformed(f"{what} must be text, not {reprlib.repr(value)}")
-    if not value.isascii() and value.encode("utf-8", "ignore").decode() != value:
+    """Text that a file, a log and a file's name can hold."""
+    if type(value) is not str or "\0" in value or value.encode("utf-8", "ignore").decode() != value:
         raise Malformed(f"{what} must be text, not {reprlib.repr(value)}")
     return value
 

@@ -6,30 +6,32 @@ from typing import Any
 Event = dict[str, Any]
 
 
-def telling() -> Callable[[Event], str]:
+def telling(brief: bool = False) -> Callable[[Event], str]:
     """A function that is told of a run's rounds, and says how each went.
 
-    A round without evaluation shows the numbers last known, and the round they are of.
+    A round without evaluation shows the numbers last known, and the round they are of. Beside a
+    bar there is little room: with ``brief`` accuracy goes without saying, and so does the time.
     """
     known: Event = {"metrics": {}}
 
     def words(event: Event) -> str:
         nonlocal known
         known = event if event["metrics"] else known
-        told = [f"{event['seconds']:.2f} s/round", *_measured(known["metrics"])]
-        if known["metrics"] and known is not event:
-            told[-1] += f" (round {known['round']})"
-        if event["failures"]:
-            told.append(f"{len(event['failures'])} failed")
-        return "  ".join(told)
+        numbers = _measured(known["metrics"], brief)
+        if numbers and known is not event:
+            numbers[-1] += f" (round {known['round']})"
+        failed = [f"{len(event['failures'])} failed"] if event["failures"] else []
+        time = f"{event['seconds']:.2f} s/round"
+        return "  ".join([*failed, *numbers] if brief else [time, *numbers, *failed])
 
     return words
 
 
-def _measured(metrics: dict[str, float]) -> list[str]:
+def _measured(metrics: dict[str, float], brief: bool) -> list[str]:
     what = "accuracy" if "shared_accuracy" in metrics else "loss"
-    names = [f"{whose}_{what}" for whose in ("shared", "personal")]
-    return [f"{n.replace('_', ' ')} {short(metrics[n])}" for n in names if n in metrics]
+    said = "" if brief and what == "accuracy" else f"{what} "
+    found = {whose: metrics.get(f"{whose}_{what}") for whose in ("shared", "personal")}
+    return [f"{who} {said}{short(value)}" for who, value in found.items() if value is not None]
 
 
 def short(value: float) -> str:

@@ -1,6 +1,7 @@
 """Whole commands, as a user runs them, and what happens when they are killed."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -131,6 +132,9 @@ def test_flower_runs_the_app_with_its_own_command(
         assert (theirs / "summary.json").exists(), done.stdout + done.stderr
     finally:
         end_processes(str(home))  # the SuperLink that `flwr run` leaves running
+    streamed = done.stdout + done.stderr
+    assert f"The run's folder is {theirs}" in streamed
+    assert re.search(r"apfl round 2/2 .* personal accuracy 0\.\d+\n", streamed)
     assert Run(theirs).sha == ours.sha
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Message
 
 from bouquet.engines import InlineGrid
 from client_app import node as node_module
@@ -86,6 +87,24 @@ def test_a_node_that_answers_nan_is_left_out(start: Start, monkeypatch: pytest.M
     run = start(**KEYS)
     assert all(event["clients"] == ["000", "002"] for event in run.events)
     assert "NaN" in run.events[0]["failures"][0]["reason"]
+
+
+def test_a_node_cannot_answer_in_the_name_of_another(tmp_path: Path) -> None:
+    class Forging(InlineGrid):
+        def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+            for reply in super().pull_messages(message_ids):
+                if reply.metadata.src_node_id == 2 and reply.metadata.message_type == "train":
+                    reply.metadata.__dict__["_src_node_id"] = 1
+                yield reply
+
+    grid = Forging(2)
+    try:
+        run_loop(grid, parse(kebab(KEYS)), RunFolder(tmp_path / "run"), engine="inline")
+    finally:
+        grid.close()
+    for event in Run(tmp_path / "run").events:
+        assert event["clients"] == ["000", "002"]
+        assert {one["reason"] for one in event["failures"]} == {"another node's reply"}
 
 
 def test_a_round_without_a_valid_reply_keeps_the_weights(

@@ -554,6 +554,11 @@ def test_every_command_helps_with_an_example(bouquet: Bouquet, command: str) -> 
     assert re.search(r"\n +bouquet ", outcome.out)
 
 
+def test_help_says_what_arguments_are(bouquet: Bouquet) -> None:
+    assert "Schemes to run" in bouquet("compare", "--help").out
+    assert "Only keys with this in their name or meaning" in bouquet("keys", "--help").out
+
+
 @pytest.mark.parametrize("words", [[], ["data"]], ids=["bouquet", "bouquet data"])
 def test_without_a_command_there_is_help_but_no_success(bouquet: Bouquet, words: list[str]) -> None:
     outcome = bouquet(*words)

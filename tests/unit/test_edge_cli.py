@@ -19,7 +19,7 @@ from client_app.stores import DeviceStore
 from strategies.core.files import BadFile
 from strategies.core.state import Identity, PersonalState
 from tests.conftest import Run
-from tests.unit.test_cli import Bouquet, bouquet
+from tests.unit.test_cli import Bouquet, bouquet, files, small
 
 __all__ = ["bouquet"]  # the fixture
 
@@ -153,6 +153,18 @@ def test_an_audit_tells_what_was_sent_and_whether_it_was_personal(
     assert "1 replies, 99 bytes" in outcome.out
 
 
+@pytest.mark.parametrize(
+    "line", [b"\xff", b'{"bytes": 9', b"[]", b"{}", b'{"bytes": 9, "personal": 1}']
+)
+def test_an_audit_does_not_vouch_for_a_line_it_cannot_read(bouquet: Bouquet, line: bytes) -> None:
+    whole = {"round": 1, "bytes": 9, "arrays": [], "personal": [], "cpu_seconds": 1.0}
+    Path("state/sent").mkdir(parents=True)
+    Path("state/sent/run.jsonl").write_bytes(json.dumps(whole).encode() + b"\n" + line + b"\n")
+    outcome = bouquet("audit", "state")
+    assert outcome.code == 2
+    assert "run.jsonl is damaged (line 2)" in outcome.err
+
+
 def test_an_audit_gives_the_whole_record_to_scripts(bouquet: Bouquet) -> None:
     line = {"round": 1, "bytes": 9, "arrays": [], "personal": [], "cpu_seconds": 1.0}
     Path("state/sent").mkdir(parents=True)
@@ -223,6 +235,16 @@ def test_an_exported_model_is_the_clients_own(bouquet: Bouquet, run: Run) -> Non
     torch.testing.assert_close(script(x), predictor.module(x))
     (y,) = onnxruntime.InferenceSession("model/000.onnx").run(["y"], {"x": x.numpy()})
     torch.testing.assert_close(torch.from_numpy(y), predictor.module(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_the_model_of_a_run_that_wrote_none_is_exported_too(bouquet: Bouquet) -> None:
+    assert bouquet("simulate", *small(), "--out", "run").code == 0
+    before = files(Path("run"))
+    outcome = bouquet("export", "run", "--client", "001", "--out", "model")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.split()[0] == "model/001.safetensors"
+    assert files(Path("run")) == before
 
 
 def test_a_model_that_cannot_be_traced_is_exported_as_weights(

@@ -28,13 +28,12 @@ def honest(node: int, classes: int = CLASSES) -> RecordDict:
     return introduction(generator(0, "honest"), node, classes)
 
 
-def met(deployed: bool, *said: RecordDict | Error) -> Roster:
+def met(deployed: bool, *said: RecordDict | Error, least: int = 0) -> Roster:
     """The roster after nodes 1, 2, ... have introduced themselves."""
     grid, roster = Told(dict(enumerate(said, start=1))), Roster()
+    settings = parse({"scheme": "fedavg", "min-clients": least})
     try:
-        roster.update(grid, parse({"scheme": "fedavg"}), "", threading.Event(), deployed)
-        while deployed and roster.asked:  # a deployment does not wait for all
-            roster.update(grid, parse({"scheme": "fedavg"}), "", threading.Event(), deployed)
+        roster.update(grid, settings, "", threading.Event(), deployed)
     finally:
         grid.close()
     return roster
@@ -145,6 +144,8 @@ def test_a_device_whose_own_input_is_wrong_is_left_out_unless_it_is_alone() -> N
     assert {who.node for who in roster.clients.values()} == {1}
     with pytest.raises(BadInput, match=r"^data.path is nowhere\.$"):
         met(True, refused)
+    with pytest.raises(BadInput, match=r"^data.path is nowhere\.$"):
+        met(True, honest(1), refused, least=3)  # without it there are two
 
 
 def test_a_simulation_does_not_wait_forever_for_nodes_that_are_not_there() -> None:

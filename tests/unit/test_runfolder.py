@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +20,7 @@ from strategies.core.errors import BadInput
 from strategies.core.files import BadFile
 from strategies.core.trees import sha256
 from strategies.settings import all_keys, parse
+from tests.conftest import Run
 
 SERVER = {"w/x": torch.arange(6.0).reshape(2, 3)}
 KEYS: dict[str, object] = {"scheme": "apfl", "rounds": 10, "lr": 0.05, "data.clients": 7}
@@ -87,7 +89,11 @@ numbers = st.floats(0, exclude_min=True, allow_infinity=False)
 
 
 @checked(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.text(st.characters(exclude_categories=("Cs",))), numbers, st.integers(0, 2**63 - 1))
+@given(
+    st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0")),
+    numbers,
+    st.integers(0, 2**63 - 1),
+)
 def test_any_text_and_any_number_survive_the_config_file(
     folder: RunFolder, path: str, lr: float, seed: int
 ) -> None:
@@ -260,6 +266,17 @@ def test_a_resumed_run_removes_what_a_killed_one_left_aside_and_nothing_else(
         path.write_text("half")
     stopped.sweep(states)
     assert [path for path in (*ours, *others) if path.exists()] == others
+
+
+def test_a_checkpoint_of_another_model_is_refused(start: Callable[..., Run]) -> None:
+    """As when a damaged config.toml is still a config."""
+    keys: dict[str, Any] = {"nodes": 1, "rounds": 1, "data": {"name": "synthetic", "clients": 2}}
+    run = start(scheme="scaffold", **keys)
+    other = keys | {"rounds": 2, "data": keys["data"] | {"features": 7}}
+    kept = run.server()["w/output.bias"]
+    with pytest.raises(BadFile, match="The checkpoint does not fit the run's model"):
+        start(scheme="scaffold", folder=run.path, resume=True, **other)
+    assert (run.server()["w/output.bias"] == kept).all()
 
 
 # A new one

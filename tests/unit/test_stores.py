@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from client_app import stores
 from client_app.stores import ContextStore, DiskStore, MemoryStore, Mirrored, Store, read_state
-from strategies.core.files import BadFile
+from strategies.core.files import BadFile, seal
 from strategies.core.state import BadState, Identity, PersonalState
 
 OWN = Identity(scheme="apfl", version=1, fingerprint="shape", client="007")
@@ -285,6 +285,16 @@ def test_a_damaged_file_is_refused_by_name_and_never_replaced(
     with pytest.raises(BadFile, match=r"007\.safetensors"):
         reopen().save(state(3))
     assert files(folder) == before
+
+
+@pytest.mark.parametrize("header", [{}, {"round": "x", "version": "1"}])
+def test_a_whole_file_without_a_proper_header_is_refused(
+    folder: Path, header: dict[str, str]
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "x.safetensors").write_bytes(seal(stores.FORMAT, header, {"v": torch.ones(2)}))
+    with pytest.raises(BadState, match=r"x\.safetensors is damaged"):
+        read_state(folder / "x.safetensors")
 
 
 def test_a_damaged_older_generation_is_never_replaced_either(folder: Path) -> None:

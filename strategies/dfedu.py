@@ -150,6 +150,10 @@ class DFedU(OnGraph[Personal, Payload, Upload, Server]):
         """The device's model with its neighbours mixed in."""
         return self.mixed(payload, personal)
 
+    def shared(self, task: Task, payload: Payload) -> Tree:
+        """The mean of all models, which a client without data would use."""
+        return payload.mean
+
     def diagnostics(self, personal: Personal, shared: Tree) -> Tree:
         """The size of the device's model and its distance from the mean."""
         return {"personal_norm": norm(personal.w), "drift": distance(personal.w, shared)}

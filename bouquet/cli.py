@@ -785,12 +785,13 @@ def _values(
     from server_app.runfolder import read_toml
     from strategies.core.config import refuse_unknown
     from strategies.core.errors import BadInput
-    from strategies.settings import all_keys, plain_name
+    from strategies.settings import all_keys, plain_name, schemes_of
 
     if resume is not None and out is not None:
         raise BadInput("--resume goes on in the run's own folder; it does not go with --out.")
     values = {} if config is None else read_toml(config)
-    known = {one.name: one for one in all_keys()}
+    named = dict(pair.split("=", 1) for pair in keys or [] if pair.startswith(("scheme=", "pipe")))
+    known = {one.name: one for one in all_keys(schemes_of(values | named))}
     refuse_unknown(map(plain_name, values), known)
     for pair in keys or []:
         name, equals, text = pair.partition("=")

@@ -10,11 +10,15 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+
+from torch import nn
 
 from bouquet.deployment import disks_of
 from bouquet.engines import InlineGrid
 from client_app.predictor import Predictor, find_predictor, read_predictor, written
+from models import build
 from server_app.loop import _exchange, _hold_back, _state_folder, _strategy
 from server_app.roster import Client, Roster
 from server_app.runfolder import Checkpoint, RunFolder
@@ -38,6 +42,39 @@ def predictor_of(run: Path, client: str) -> Predictor:
         return read_predictor(find_predictor(run, client))
     with tempfile.TemporaryDirectory(prefix="bouquet-") as aside:
         return read_predictor(rebuild(RunFolder(run), client, Path(aside)))
+
+
+def shared_model(run: Path) -> nn.Module:
+    """The model the server holds, as every client would use it unchanged.
+
+    Parameters
+    ----------
+    run : Path
+        A run's folder, finished or stopped.
+    """
+    folder = RunFolder(run)
+    settings, saved = folder.read_config(), folder.read_checkpoint()
+    told = settings.with_run(store="disk")
+    stage = told.stages[saved.stage - 1]
+    with closing(InlineGrid(1)) as grid:
+        roster = Roster()
+        roster.update(grid, told, str(folder.states), threading.Event())
+        _hold_back(settings, roster)
+        warm = folder.read_warm_start(stage.number)
+        strategy = _strategy(told, run, None, folder.states, roster, stage, warm, saved)
+        strategy.gather(saved.round)
+        assert roster.facts is not None
+        chosen = strategy.settings
+        module = build(
+            chosen.model,
+            roster.facts.input_shape,
+            roster.facts.classes,
+            chosen.run.seed,
+            chosen.dtype,
+            replace(chosen.personal, split=chosen.split),
+        )
+        module.load_state_dict(strategy.shared)
+    return module.eval()
 
 
 def rebuild(folder: RunFolder, client: str, into: Path) -> Path:

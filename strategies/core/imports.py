@@ -1,4 +1,8 @@
-"""Other people's parts, by import path or by file: ``package.module:Name``, ``./file.py:Name``."""
+"""Other people's parts: by import path, by file, or, in one process, as the objects they are.
+
+``package.module:Name`` and ``./file.py:Name`` are right wherever the code is; ``object:3`` is the
+third object that somebody in this process offered.
+"""
 
 import functools
 import hashlib
@@ -12,6 +16,26 @@ from types import ModuleType
 from typing import Any
 
 from strategies.core.errors import BadInput
+
+OFFERED: dict[str, Any] = {}
+
+
+def offer(part: Any) -> str:
+    """A name for an object: its import path where it has one, else one for this process alone."""
+    module, name = getattr(part, "__module__", ""), getattr(part, "__qualname__", "")
+    if name and module and module != "__main__":
+        found: Any = sys.modules.get(module)
+        for one in name.split("."):
+            found = getattr(found, one, None)
+        if found is part:
+            return f"{module}:{name}"
+    OFFERED[str(len(OFFERED) + 1)] = part
+    return f"object:{len(OFFERED)}"
+
+
+def is_offered(name: str) -> bool:
+    """Whether a name is of this process alone."""
+    return name.startswith("object:")
 
 
 def is_path(name: str) -> bool:
@@ -43,6 +67,8 @@ def imported(
         Runs the import; for what an import needs around it.
     """
     module, _, part = name.rpartition(":")
+    if is_offered(name) and part in OFFERED:
+        return OFFERED[part]
     try:
         found = around(lambda: _file(module) if module.endswith(".py") else _package(module))
         for one in part.split("."):

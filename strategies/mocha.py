@@ -127,6 +127,7 @@ class Mocha(Scheme[Personal, Payload, Upload, Server]):
     each = ("primal",)
     alone = True
     descends = False
+    decay = "mocha.ridge"
 
     strength: float = key(
         0.1, "pull of the tasks towards each other", name="lambda", low=0.0, degenerate="0 is Local"

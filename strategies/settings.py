@@ -379,11 +379,13 @@ def _check_averaging(run: RunConfig) -> None:
 
 def _check_decay(run: RunConfig) -> None:
     """A scheme that takes no gradient steps would decay nothing."""
+    scheme = find(run.scheme)
+    own = f"whose own is {scheme.decay}" if scheme.decay else "whose clients take no gradient steps"
     for name in ("weight_decay", "decoupled_weight_decay"):
-        if getattr(run, name) and not find(run.scheme).descends:
+        if getattr(run, name) and not scheme.descends:
             raise BadInput(
-                f"{name.replace('_', '-')} must be 0 for {run.scheme}, whose clients take no "
-                f"gradient steps, not {getattr(run, name):g}."
+                f"{name.replace('_', '-')} must be 0 for {run.scheme}, {own}, "
+                f"not {getattr(run, name):g}."
             )
 
 

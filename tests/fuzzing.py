@@ -255,9 +255,9 @@ def answer(strategy: SchemeStrategy, order: Message) -> Message:
     metrics: dict[str, Any] = {"weight": 0.0, "seconds_training": value, "seconds_evaluation": 0.0}
     upload: Tree = {}
     if training:
-        scheme, config = strategy.settings.scheme, strategy.settings.scheme_config
+        scheme = strategy.settings.scheme
         metrics["weight"] = sum(cast(list[float], note["weights"]))
-        for name, one in flatten(scheme.upload_like(config, strategy.server)).items():
+        for name, one in flatten(scheme.upload_like(strategy.server)).items():
             own = name.partition("/")[0] in scheme.each
             upload[name] = torch.full((len(clients), *one.shape) if own else one.shape, value).to(
                 one.dtype
@@ -480,8 +480,7 @@ def messages(folder: Path) -> Iterator[Case]:
     settings = parse(TINY | {"scheme": "apfl", "store": "disk"})
     context = Context(1, 1, {"partition-id": 0, "num-partitions": 2}, RecordDict(), {})
     task = problem(settings).task
-    scheme, config = settings.scheme, settings.scheme_config
-    start = flatten(scheme.downlink(config, scheme.init_server(config, task), []))
+    start = flatten(settings.scheme.downlink(settings.scheme.init_server(task), []))
     template, states = folder / "template", folder / "states"
 
     def order(kind: str, round_: int, place: Path) -> Message:

@@ -234,6 +234,8 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
         Whether all clients take part in every round, whatever ``clients-per-round`` says.
     descends : bool
         Whether its clients take gradient steps, which weight decay is part of.
+    decay : str
+        A key of its own that does what weight decay does, where they take none.
     later : str
         The scheme that stands for it in a pipeline's later stages; empty for itself.
     stateless : bool
@@ -256,6 +258,7 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
     pooled: ClassVar[bool] = False
     everyone: ClassVar[bool] = False
     descends: ClassVar[bool] = True
+    decay: ClassVar[str] = ""
     later: ClassVar[str] = ""
     _records: ClassVar[Records] = Records(*_SIDES)
 

@@ -11,7 +11,7 @@ from strategies.core.trees import Tree
 # What a wrapper says of itself as the scheme inside does.
 FACTS = (
     *("name", "title", "paper", "shares", "keeps", "exception", "version", "kind", "weights"),
-    *("clips", "own", "each", "alone", "pooled", "everyone", "descends", "later"),
+    *("clips", "own", "each", "alone", "pooled", "everyone", "descends", "decay", "later"),
 )
 
 

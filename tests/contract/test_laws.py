@@ -22,7 +22,8 @@ from strategies import SCHEMES
 from strategies.core import wire
 from strategies.core.batches import Plan, draw, gather, steps
 from strategies.core.descent import Sgd
-from strategies.core.scheme import Federation, Member, Round, Scheme, Work
+from strategies.core.round import Part, Total, row_of, united
+from strategies.core.scheme import Federation, Member, Round, Work
 from strategies.core.state import Identity, PersonalState
 from strategies.core.trees import flatten, pick, raw_bytes, unflatten
 from strategies.settings import Settings, parse
@@ -56,17 +57,17 @@ def configured(scheme: str, **changes: Any) -> Settings:
     return parse(kebab(SMALL | {"scheme": scheme} | changes | NEEDS.get(scheme, {})))
 
 
-def one_client(settings: Settings) -> tuple[Problem, Work[Any], Any, Any]:
+def one_client(settings: Settings) -> tuple[Problem, Work, Any, Any]:
     """A client's work in a round, what it received, and what it keeps."""
-    loaded, scheme, config = problem(settings), settings.scheme, settings.scheme_config
+    loaded, scheme = problem(settings), settings.scheme
     own = loaded.data.clients["000"].train
-    plan = Plan(4, 0, 8, lambda count: settings.scheme.draws(config, count))
+    plan = Plan(4, 0, 8, scheme.draws)
     drawn = draw(["000"], [own], plan, (0, "train", 1), settings.dtype)
     batches = steps(pick(gather(loaded.data.x, loaded.data.y, drawn), 0))
-    work = Work(config, loaded.task, Sgd(0.1), batches, steps=4)
+    work = Work(loaded.task, Sgd(0.1), batches, steps=4)
     server = welcomed(settings, loaded)
-    payload = mine(scheme, scheme.downlink(config, server, ["000"]))
-    return loaded, work, payload, scheme.init_personal(config, loaded.task, len(own))
+    payload = row_of(scheme, scheme.downlink(server, ["000"]), 0)
+    return loaded, work, payload, scheme.init_personal(loaded.task, len(own))
 
 
 def federation(settings: Settings, loaded: Problem) -> Federation:
@@ -77,35 +78,23 @@ def federation(settings: Settings, loaded: Problem) -> Federation:
 
 def welcomed(settings: Settings, loaded: Problem) -> Any:
     """The server's state when everyone is there."""
-    scheme, config = settings.scheme, settings.scheme_config
-    server = scheme.init_server(config, loaded.task)
-    return scheme.welcome(config, server, federation(settings, loaded))
+    server = settings.scheme.init_server(loaded.task)
+    return settings.scheme.welcome(server, federation(settings, loaded))
 
 
-def mine(scheme: Scheme, payload: Any) -> Any:
-    """The payload of the only client it was made for."""
-    own = {n: getattr(payload, n) for n in scheme.own}
-    first = {
-        n: v[0] if isinstance(v, torch.Tensor) else {k: t[0] for k, t in v.items()}
-        for n, v in own.items()
-    }
-    return payload._replace(**first)
-
-
-def as_round(settings: Settings, loaded: Problem, upload: Any) -> Round:
+def as_round(settings: Settings, loaded: Problem, upload: Any) -> Round[Any]:
     """A round in which one client took part."""
-    rows = {
-        name: value.unsqueeze(0) if name.partition("/")[0] in settings.scheme.each else value
-        for name, value in flatten(upload).items()
-    }
-    record = unflatten(settings.scheme.upload, rows)
-    return Round(record, ("000",), federation(settings, loaded))
+    rows = {name: value.unsqueeze(0) for name, value in flatten(upload).items()}
+    total = Total(settings.scheme)
+    total.add(unflatten(settings.scheme.records.upload, rows), torch.ones(1))
+    part = Part(["000"], 1.0, total.mean(1.0))
+    return united(settings.scheme, [part], federation(settings, loaded), 1)
 
 
 @every_scheme
 def test_a_scheme_never_changes_what_it_is_given(scheme: str) -> None:
     settings = configured(scheme)
-    one, config = settings.scheme, settings.scheme_config
+    one = settings.scheme
     loaded, work, payload, personal = one_client(settings)
     _, personal = one.local_update(work, payload, personal)  # no longer the initial one
     server = welcomed(settings, loaded)
@@ -113,7 +102,7 @@ def test_a_scheme_never_changes_what_it_is_given(scheme: str) -> None:
     before = copy.deepcopy(given)
     upload, _ = one.local_update(work, payload, personal)
     one.predictor(work, payload, personal)
-    one.aggregate(config, server, as_round(settings, loaded, upload))
+    one.aggregate(server, as_round(settings, loaded, upload))
     assert_same(given, before)
 
 
@@ -146,12 +135,7 @@ def test_no_personal_value_is_in_any_reply(scheme: str, tmp_path: Path) -> None:
     loaded = problem(settings)
     with_grid(settings, lambda grid: replies_of(grid, settings, tmp_path, rounds=2), found := [])
     initial = numbers(v for v in loaded.task.initial.values())
-    initial |= numbers(
-        v
-        for v in flatten(
-            settings.scheme.init_personal(settings.scheme_config, loaded.task, 1)
-        ).values()
-    )
+    initial |= numbers(flatten(settings.scheme.init_personal(loaded.task, 1)).values())
     secrets = {
         number
         for file in tmp_path.glob("*.safetensors")
@@ -182,7 +166,7 @@ def test_personal_state_survives_the_disk_bit_for_bit(scheme: str, tmp_path: Pat
     DiskStore(tmp_path).save(PersonalState(identity, 1, flatten(personal)))
     state = DiskStore(tmp_path).load(identity, before=2)
     assert state is not None
-    assert_same(unflatten(settings.scheme.personal, state.tensors), personal)
+    assert_same(unflatten(settings.scheme.records.personal, state.tensors), personal)
 
 
 @every_scheme
@@ -321,7 +305,7 @@ def ask(
     kind: str = MessageType.TRAIN,
 ) -> list[Message]:
     """Send the nodes a message about all their clients; replies in the order of the nodes."""
-    scheme, config = settings.scheme, settings.scheme_config
+    scheme = settings.scheme
     loaded = problem(settings)
     server = welcomed(settings, loaded)
     nodes = sorted(grid.get_node_ids())
@@ -337,7 +321,7 @@ def ask(
             "predictors-dir": "",
             "adapt": -1,
         }
-        tree = flatten(scheme.downlink(config, server, clients))
+        tree = flatten(scheme.downlink(server, clients))
         messages.append(message(settings, node, kind, round_, tree, ConfigRecord(note)))
     replies = exchange(grid, messages, 0.0, threading.Event())
     assert [reply.error for reply in replies if reply.has_error()] == []

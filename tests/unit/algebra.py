@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from models import ModelConfig, build
 from strategies.core.descent import Sgd
-from strategies.core.scheme import Federation, Member, Round, Scheme, Work
+from strategies.core.round import play, row_of
+from strategies.core.scheme import AnyScheme, Federation, Member, Work
 from strategies.core.task import Batch, Task
-from strategies.core.trees import flatten, stack_trees, unflatten
 from tests.conftest import Quadratics
 
 EXACT = 1e-9
 
 
-def scalar_work(config: Any, steps: int, lr: float, curvature: float, optimum: float) -> Work[Any]:
+def scalar_work(steps: int, lr: float, curvature: float, optimum: float) -> Work:
     """Local work on f(w) = ½ a (w − c)² with one number w."""
 
     class Point(nn.Module):
@@ -30,7 +30,7 @@ def scalar_work(config: Any, steps: int, lr: float, curvature: float, optimum: f
     batch = Batch(
         one.reshape(1, 1, 1) * curvature, one.reshape(1, 1) * optimum, one, one.reshape(())
     )
-    return Work(config, task, Sgd(lr), [batch] * steps)
+    return Work(task, Sgd(lr), [batch] * steps)
 
 
 def number(value: float) -> dict[str, Tensor]:
@@ -47,8 +47,7 @@ def descended(w: Any, a: Any, c: Any, lr: float, steps: int) -> Any:
 
 
 def drive(
-    scheme: Scheme,
-    config: Any,
+    scheme: AnyScheme,
     problem: Quadratics,
     *,
     rounds: int,
@@ -56,7 +55,7 @@ def drive(
     lr: float,
     sampled: int = 0,
 ) -> tuple[Any, list[Any]]:
-    """A scheme's own functions on quadratics, without messages and files: for long runs.
+    """A scheme's own methods on quadratics, without messages and files: for long runs.
 
     Returns the server's state and each client's predictor.
     """
@@ -76,40 +75,20 @@ def drive(
         )
         for a, c in clients(problem)
     ]
-    server = scheme.welcome(config, scheme.init_server(config, task), federation)
-    personal = [scheme.init_personal(config, task, 1) for _ in ids]
+    server = scheme.welcome(scheme.init_server(task), federation)
+    personal = {one: scheme.init_personal(task, 1) for one in ids}
 
-    def work(k: int, number: int) -> Work[Any]:
-        return Work(config, task, Sgd(lr), [batches[k]] * steps, steps, number, rng.random())
-
-    def received(k: int) -> Any:
-        payload = scheme.downlink(config, server, [ids[k]])
-        own = {name: getattr(payload, name) for name in scheme.own}
-        return payload._replace(
-            **{
-                name: part[0] if isinstance(part, Tensor) else {n: v[0] for n, v in part.items()}
-                for name, part in own.items()
-            }
-        )
+    def work(k: int) -> Work:
+        return Work(task, Sgd(lr), [batches[k]] * steps, steps, luck=rng.random())
 
     for number in range(1, rounds + 1):
         chosen = sorted(rng.choice(len(ids), sampled or len(ids), replace=False))
-        uploads = []
-        for k in chosen:
-            upload, personal[k] = scheme.local_update(work(k, number), received(k), personal[k])
-            uploads.append(flatten(upload))
-        weights = scheme.weigh(config, server, {ids[k]: 1.0 for k in chosen})
-        shares = torch.tensor([weights[ids[k]] for k in chosen], dtype=torch.float64)
-        mean = {}
-        for name, value in stack_trees(uploads).items():
-            each = name.partition("/")[0] in scheme.each
-            mean[name] = value if each else torch.tensordot(shares / shares.sum(), value, dims=1)
-        named = tuple(ids[k] for k in chosen)
-        uploads_of = Round(unflatten(scheme.upload, mean), named, federation, number)
-        server = scheme.aggregate(config, server, uploads_of)
+        works = {ids[k]: work(k) for k in chosen}
+        server, personal = play(scheme, server, federation, works, personal, number)
+    received = scheme.downlink(server, ids)
     models = [
-        scheme.predictor(work(k, rounds), received(k), personal[k])["w"].numpy()
-        for k in range(len(ids))
+        scheme.predictor(work(k), row_of(scheme, received, k), personal[one])["w"].numpy()
+        for k, one in enumerate(ids)
     ]
     return server, models
 

@@ -407,7 +407,7 @@ def test_an_upload_that_would_overflow_at_the_server_is_left_out_and_named(
 def upload_of(strategy: SchemeStrategy, message: Message, value: float) -> Tree:
     """An upload of the scheme's shape that is full of one value."""
     scheme, count = strategy.settings.scheme, len(note_of(message)["clients"])
-    like = flatten(scheme.upload_like(strategy.settings.scheme_config, strategy.server))
+    like = flatten(scheme.upload_like(strategy.server))
     return {
         name: torch.full_like(
             one.expand(count, *one.shape) if name.partition("/")[0] in scheme.each else one, value

@@ -10,11 +10,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from strategies.core.averages import Trail
 
-from strategies import afl, fedalt, fedsim, plsgd
+from strategies import afl, fedsim
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Model
+from strategies.fedalt import FedAlt
+from strategies.fedsim import FedSim
+from strategies.plsgd import PLSGD
 from tests.conftest import Array, Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, drive, number, scalar_work
 from tests.unit.test_partial import work_of
@@ -119,8 +121,8 @@ def test_with_frozen_uniform_weights_it_is_fedavg(start: Start) -> None:
 
 def test_it_lowers_the_worst_loss(quadratics: Quadratics) -> None:
     """With one exact local step it goes to the minimax point, which a direct solve finds."""
-    config = afl.Config(lambda_lr=0.01)
-    server, _ = drive(afl.SCHEME, config, quadratics, rounds=3000, steps=1, lr=0.02)
+    scheme = afl.AFL(lambda_lr=0.01).assembled()
+    server, _ = drive(scheme, quadratics, rounds=3000, steps=1, lr=0.02)
     best = minimize(
         lambda z: z[3],
         [*quadratics.init, losses(quadratics, quadratics.init).max()],
@@ -152,15 +154,15 @@ def test_agnostic_apfl_is_weighed_by_its_shared_half_whatever_it_predicts_with(
 
 
 @pytest.mark.parametrize("stateless", [True, False])
-@pytest.mark.parametrize("module", [fedsim, fedalt])
+@pytest.mark.parametrize("kind", [FedSim, FedAlt])
 def test_agnostic_partial_personalization_is_weighed_with_the_clients_own_v(
-    module: Any, stateless: bool
+    kind: type[FedSim], stateless: bool
 ) -> None:
     """λ climbs f_i(u, v_i), with the v_i the round starts from."""
-    work = work_of(module.Config(stateless=stateless), count=3)
+    work = work_of(count=3)
     u, fresh = fedsim.split(work.task, work.task.initial)
     own = {name: value + 1.0 for name, value in fresh.items()}
-    scheme = afl.agnostic(module.SCHEME, lambda config: 0.1)
+    scheme = afl.Agnostic(kind(stateless=stateless), 0.1)
     upload, _ = scheme.local_update(work, Model(u), fedsim.Personal(own))
     whole = {**u, **(fresh if stateless else own)}
     expected = np.mean([work.task.loss(whole, batch).item() for batch in work.batches])
@@ -170,10 +172,12 @@ def test_agnostic_partial_personalization_is_weighed_with_the_clients_own_v(
 @pytest.mark.parametrize("output", ["last", "mean-shared", "mean-own"])
 def test_agnostic_plsgd_is_weighed_at_the_sum(output: str) -> None:
     """At w + θ = 3 − 1 the loss ½·2·(2 − 1)² is 1 under every option; at w alone it is 4."""
-    work = scalar_work(plsgd.Config(output=output), steps=2, lr=0.1, curvature=2.0, optimum=1.0)
-    personal = plsgd.init_personal(work.config, work.task, 1)._replace(theta=number(-1.0))
-    scheme = afl.agnostic(plsgd.SCHEME, lambda config: 0.1)
-    payload = Trail(number(3.0), number(7.0) if output == "mean-shared" else {})
+    work = scalar_work(steps=2, lr=0.1, curvature=2.0, optimum=1.0)
+    inner = PLSGD(output=output).assembled()
+    personal = inner.init_personal(work.task, 1)._replace(theta=number(-1.0))
+    scheme = afl.Agnostic(inner, 0.1)
+    averages = {"last": [], "mean-shared": [number(7.0)], "mean-own": [{}]}[output]
+    payload = scheme.records.payload(number(3.0), *averages)
     upload, _ = scheme.local_update(work, payload, personal)
     assert upload.loss.item() == pytest.approx(1.0, abs=1e-15)
 

@@ -9,9 +9,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strategies import ditto, fedprox, pfedme, scaffold
+from strategies import ditto, scaffold
 from strategies.core.scheme import Federation, Member, Model, Round
 from strategies.core.trees import Nothing
+from strategies.fedprox import FedProx
+from strategies.pfedme import PFedMe
 from tests.conftest import Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
 
@@ -24,8 +26,8 @@ def test_fedprox_takes_the_steps_derived_by_hand() -> None:
     First ∇ = 2·2 + 1·0 = 4, so w = 2.6; then ∇ = 2·1.6 + (2.6 − 3) = 2.8, so w = 2.32. A
     penalty without a gradient would give 2.6 − 0.32 = 2.28.
     """
-    work = scalar_work(fedprox.Config(mu=1.0), steps=2, lr=0.1, curvature=2.0, optimum=1.0)
-    upload, _ = fedprox.local_update(work, Model(number(3.0)), Nothing())
+    work = scalar_work(steps=2, lr=0.1, curvature=2.0, optimum=1.0)
+    upload, _ = FedProx(mu=1.0).local_update(work, Model(number(3.0)), Nothing())
     assert upload.w["w"].item() == pytest.approx(2.32, abs=1e-15)
 
 
@@ -56,8 +58,9 @@ def test_ditto_takes_the_steps_derived_by_hand() -> None:
     v: ∇ = 2·(0 − 1) + (0 − 3) = −5, so v = 0.5; ∇ = −1 − 2.5 = −3.5, so v = 0.85. The pull is
     towards the w that was received: towards the moving w it would be another number.
     """
-    work = scalar_work(ditto.Config(strength=1.0), steps=2, lr=0.1, curvature=2.0, optimum=1.0)
-    upload, personal = ditto.local_update(work, Model(number(3.0)), ditto.Personal(number(0.0)))
+    work = scalar_work(steps=2, lr=0.1, curvature=2.0, optimum=1.0)
+    scheme, own = ditto.Ditto(strength=1.0), ditto.Personal(number(0.0))
+    upload, personal = scheme.local_update(work, Model(number(3.0)), own)
     assert personal.v["w"].item() == pytest.approx(0.85, abs=1e-15)
     assert upload.w["w"].item() == pytest.approx(1 + 0.8**2 * 2, abs=1e-15)
 
@@ -93,10 +96,10 @@ def test_pfedme_takes_the_step_derived_by_hand() -> None:
     θ starts at w: ∇ = 2·2 + 0 = 4, θ = 2.6; ∇ = 3.2 + (2.6 − 3) = 2.8, θ = 2.32.
     w moves by −η λ (w − θ) = −0.5·0.68, so w = 2.66.
     """
-    config = pfedme.Config(strength=1.0, inner_steps=2, inner_lr=0.1)
-    work = scalar_work(config, steps=1, lr=0.5, curvature=2.0, optimum=1.0)
-    personal = pfedme.init_personal(config, work.task, 1)
-    upload, personal = pfedme.local_update(work, Model(number(3.0)), personal)
+    scheme = PFedMe(strength=1.0, inner_steps=2, inner_lr=0.1)
+    work = scalar_work(steps=1, lr=0.5, curvature=2.0, optimum=1.0)
+    personal = scheme.init_personal(work.task, 1)
+    upload, personal = scheme.local_update(work, Model(number(3.0)), personal)
     assert personal.theta["w"].item() == pytest.approx(2.32, abs=1e-15)
     assert upload.w["w"].item() == pytest.approx(2.66, abs=1e-15)
 
@@ -130,9 +133,9 @@ def test_scaffold_takes_the_step_derived_by_hand() -> None:
     Each slope is 2(w − 1) + 0.5: 4.5, so w = 2.55; 3.6, so w = 2.19. Δw = −0.81 and
     c_i⁺ = 0.5 − 1 + 0.81/(2·0.1) = 3.55, so Δc = 3.05.
     """
-    work = scalar_work(scaffold.Config(), steps=2, lr=0.1, curvature=2.0, optimum=1.0)
-    payload = scaffold.Pair(number(3.0), number(1.0))
-    upload, personal = scaffold.local_update(work, payload, scaffold.Personal(number(0.5)))
+    work = scalar_work(steps=2, lr=0.1, curvature=2.0, optimum=1.0)
+    payload, own = scaffold.Pair(number(3.0), number(1.0)), scaffold.Personal(number(0.5))
+    upload, personal = scaffold.Scaffold().local_update(work, payload, own)
     assert upload.w["w"].item() == pytest.approx(-0.81, abs=1e-14)
     assert personal.c["w"].item() == pytest.approx(3.55, abs=1e-13)
     assert upload.c["w"].item() == pytest.approx(3.05, abs=1e-13)
@@ -146,7 +149,7 @@ def test_scaffolds_server_takes_the_step_derived_by_hand() -> None:
     everyone = Federation({f"{k:03}": Member(1) for k in range(4)})
     uploads = Round(scaffold.Pair(number(-0.8), number(2.0)), ("002",), everyone)
     server = scaffold.Pair(number(3.0), number(1.0))
-    new = scaffold.aggregate(scaffold.Config(server_lr=0.5), server, uploads)
+    new = scaffold.Scaffold(server_lr=0.5).aggregate(server, uploads)
     assert new.w["w"].item() == pytest.approx(2.6, abs=1e-15)
     assert new.c["w"].item() == pytest.approx(1.5, abs=1e-15)
 

@@ -7,23 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from strategies.core.averages import Trail
 
-from strategies import SCHEMES, apfl, perfedavg, plsgd
+from strategies import SCHEMES, apfl, plsgd
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Model, Work
 from strategies.core.trees import Nothing
+from strategies.perfedavg import PerFedAvg
 from strategies.settings import parse
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
 
 Start = Callable[..., Run]
-NONE = torch.zeros((), dtype=torch.float64)
+QUARTER = torch.tensor(0.25, dtype=torch.float64)
 
 
-def decaying(config: Any, steps: int = 1, lr: float = 0.1, **kind: float) -> Work[Any]:
+def decaying(steps: int = 1, lr: float = 0.1, **kind: float) -> Work:
     """Local work on f(w) = ½·2·(w − 1)² with one of the two kinds of decay."""
-    work = scalar_work(config, steps=steps, lr=lr, curvature=2.0, optimum=1.0)
+    work = scalar_work(steps=steps, lr=lr, curvature=2.0, optimum=1.0)
     return replace(
         work,
         task=replace(work.task, weight_decay=kind.get("in_loss", 0.0)),
@@ -33,9 +33,8 @@ def decaying(config: Any, steps: int = 1, lr: float = 0.1, **kind: float) -> Wor
 
 def plsgd_step(**kind: float) -> tuple[float, float]:
     """w and θ after a step from 3 and −1 with α = 0.5."""
-    work = decaying(plsgd.Config(alpha=0.5), **kind)
-    state = plsgd.Personal(number(-1.0), {}, NONE)
-    upload, personal = plsgd.local_update(work, Trail(number(3.0), {}), state)
+    scheme, state = plsgd.PLSGD(alpha=0.5), plsgd.Personal(number(-1.0))
+    upload, personal = scheme.local_update(decaying(**kind), Model(number(3.0)), state)
     return upload.w["w"].item(), personal.theta["w"].item()
 
 
@@ -49,9 +48,9 @@ def test_apfl_decays_at_the_mixture() -> None:
     - at v̄: 2·1.25 + 0.5·2.25 = 3.625, so v = −0.1·0.25·3.625
     - α: (0 − 3)·3.625 = −10.875, so α = 0.25 + 0.10875
     """
-    work = decaying(apfl.Config(alpha_lr=0.01), in_loss=0.5)
-    state = apfl.Personal(number(0.0), NONE + 0.25, {}, NONE)
-    upload, personal = apfl.local_update(work, Trail(number(3.0), {}), state)
+    work = decaying(in_loss=0.5)
+    state = apfl.Personal(number(0.0), QUARTER)
+    upload, personal = apfl.APFL(alpha_lr=0.01).local_update(work, Model(number(3.0)), state)
     assert upload.w["w"].item() == pytest.approx(2.45, abs=1e-15)
     assert personal.v["w"].item() == pytest.approx(-0.090625, abs=1e-15)
     assert personal.alpha.item() == pytest.approx(0.35875, abs=1e-15)
@@ -70,14 +69,14 @@ def test_perfedavg_decays_inside_the_meta_gradient(mode: str, end: float) -> Non
 
     The Hessian is 2 + 0.5: w = 3 − 0.2·(1 − 0.25)·4.125, and without it 3 − 0.2·4.125.
     """
-    work = decaying(perfedavg.Config(inner_lr=0.1, mode=mode), steps=3, lr=0.2, in_loss=0.5)
-    upload, _ = perfedavg.local_update(work, Model(number(3.0)), Nothing())
+    work = decaying(steps=3, lr=0.2, in_loss=0.5)
+    upload, _ = PerFedAvg(inner_lr=0.1, mode=mode).local_update(work, Model(number(3.0)), Nothing())
     assert upload.w["w"].item() == pytest.approx(end, abs=1e-12)
 
 
 def test_perfedavg_adapts_on_the_decaying_loss() -> None:
-    work = decaying(perfedavg.Config(inner_lr=0.1), in_loss=0.5)
-    adapted = perfedavg.predictor(work, Model(number(3.0)), Nothing())
+    work = decaying(in_loss=0.5)
+    adapted = PerFedAvg(inner_lr=0.1).predictor(work, Model(number(3.0)), Nothing())
     assert adapted["w"].item() == pytest.approx(2.45, abs=1e-15)
 
 
@@ -129,9 +128,9 @@ def test_decoupled_decay_of_plsgd_follows_each_parts_step() -> None:
 
 def test_decoupled_decay_of_apfl_leaves_alpha_alone() -> None:
     """As without decay (slopes 4 and 0.625), and w and v lose 0.1·0.5 of themselves."""
-    work = decaying(apfl.Config(alpha_lr=0.01), decoupled=0.5)
-    state = apfl.Personal(number(1.0), NONE + 0.25, {}, NONE)
-    upload, personal = apfl.local_update(work, Trail(number(3.0), {}), state)
+    work = decaying(decoupled=0.5)
+    state = apfl.Personal(number(1.0), QUARTER)
+    upload, personal = apfl.APFL(alpha_lr=0.01).local_update(work, Model(number(3.0)), state)
     assert upload.w["w"].item() == pytest.approx(3 - 0.4 - 0.15, abs=1e-15)
     # v̄ = 2.5, so ∇f = 3: v = 1 − 0.1·0.25·3 − 0.05 and α = 0.25 + 0.01·2·3.
     assert personal.v["w"].item() == pytest.approx(0.875, abs=1e-15)

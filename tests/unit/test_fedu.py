@@ -17,6 +17,7 @@ from strategies import dfedu, fedu
 from strategies.core.errors import BadInput
 from strategies.core.graphs import KINDS, graph, roughest
 from strategies.core.scheme import Federation, Member, Round
+from strategies.core.trees import Nothing
 from tests.conftest import Array, Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
 
@@ -40,21 +41,22 @@ def test_fedu_mixes_as_derived_by_hand() -> None:
     w_0 = 2 − 0.1·(2 − 5) = 2.3 and w_1 = 5 − 0.1·(5 − 2) = 4.7; in place, w_1 would see 2.3
     and become 4.73.
     """
-    config = fedu.Config(eta=0.5)
+    scheme = fedu.FedU(eta=0.5)
     everyone = federation([1, 1])
-    task = scalar_work(config, steps=1, lr=0.1, curvature=1.0, optimum=0.0).task
-    server = fedu.welcome(config, fedu.init_server(config, task), everyone)
+    task = scalar_work(steps=1, lr=0.1, curvature=1.0, optimum=0.0).task
+    server = scheme.welcome(scheme.init_server(task), everyone)
     models = {"w": torch.tensor([[2.0], [5.0]], dtype=torch.float64)}
     uploads = fedu.Upload(models, torch.tensor([0.2, 0.2], dtype=torch.float64))
-    new = fedu.aggregate(config, server, Round(uploads, ("000", "001"), everyone))
+    new = scheme.aggregate(server, Round(uploads, ("000", "001"), everyone))
     assert new.models["000"]["w"].item() == pytest.approx(2.3, abs=1e-15)
     assert new.models["001"]["w"].item() == pytest.approx(4.7, abs=1e-15)
 
 
 def test_fedu_reaches_as_far_as_its_steps() -> None:
     """μ̃ = μR = 0.1·3; the model is the closed form of three steps."""
-    work = scalar_work(fedu.Config(), steps=3, lr=0.1, curvature=2.0, optimum=1.0)
-    upload, _ = fedu.local_update(work, fedu.Payload(number(0.0), number(3.0)), ())
+    work = scalar_work(steps=3, lr=0.1, curvature=2.0, optimum=1.0)
+    payload = fedu.Payload(number(0.0), number(3.0))
+    upload, _ = fedu.FedU().local_update(work, payload, Nothing())
     assert upload.reach.item() == pytest.approx(0.3, abs=1e-15)
     assert upload.w["w"].item() == pytest.approx(1 + 0.8**3 * 2, abs=1e-15)
 
@@ -176,28 +178,28 @@ def test_a_device_hears_only_of_neighbours_that_sent_something() -> None:
     The silent one gets both, 13 and degree 2; the others get one another, with degree 1: a degree
     of 2 would pull them towards 0.
     """
-    config = dfedu.Config(eta=0.1)
+    scheme = dfedu.DFedU(eta=0.1)
     everyone = federation([1, 1, 1])
-    task = scalar_work(config, steps=1, lr=0.1, curvature=1.0, optimum=0.0).task
-    server = dfedu.welcome(config, dfedu.init_server(config, task), everyone)
+    task = scalar_work(steps=1, lr=0.1, curvature=1.0, optimum=0.0).task
+    server = scheme.welcome(scheme.init_server(task), everyone)
     models = dfedu.Upload({"w": torch.tensor([[2.0], [11.0]], dtype=torch.float64)})
-    server = dfedu.aggregate(config, server, Round(models, ("000", "002"), everyone))
+    server = scheme.aggregate(server, Round(models, ("000", "002"), everyone))
     assert [server.sums[k]["w"].item() for k in everyone.members] == [11.0, 13.0, 2.0]
     assert [server.degrees[k].item() for k in everyone.members] == [1.0, 2.0, 1.0]
 
 
 def test_the_relay_forgets_every_model_after_the_round() -> None:
     """After aggregation none of a round's models is left, and the next round drops its sums."""
-    config = dfedu.Config(eta=0.1)
+    scheme = dfedu.DFedU(eta=0.1)
     everyone = federation([1, 1, 1])
-    task = scalar_work(config, steps=1, lr=0.1, curvature=1.0, optimum=0.0).task
-    server = dfedu.welcome(config, dfedu.init_server(config, task), everyone)
+    task = scalar_work(steps=1, lr=0.1, curvature=1.0, optimum=0.0).task
+    server = scheme.welcome(scheme.init_server(task), everyone)
     ids = ("000", "001", "002")
 
     def after(values: list[float], number: int) -> set[float]:
         nonlocal server
         models = {"w": torch.tensor(values, dtype=torch.float64).reshape(3, 1)}
-        server = dfedu.aggregate(config, server, Round(dfedu.Upload(models), ids, everyone, number))
+        server = scheme.aggregate(server, Round(dfedu.Upload(models), ids, everyone, number))
         held = [server.mean["w"], *(tree["w"] for tree in server.sums.values())]
         return {value.item() for value in held}
 
@@ -207,13 +209,13 @@ def test_the_relay_forgets_every_model_after_the_round() -> None:
 
 def test_a_device_never_mixes_a_sum_with_the_model_of_another_round() -> None:
     """A device that missed round 2 holds its model of round 1; round 2's sum is not for it."""
-    config = dfedu.Config(eta=0.5)
+    scheme = dfedu.DFedU(eta=0.5)
     one = torch.ones((), dtype=torch.float64)
     personal = dfedu.Personal(number(2.0), 0.2 * one, one)
     payload = dfedu.Payload(number(0.0), one, number(5.0), one)
-    assert dfedu.mixed(config, payload, personal)["w"].item() == pytest.approx(2.3, abs=1e-15)
+    assert scheme.mixed(payload, personal)["w"].item() == pytest.approx(2.3, abs=1e-15)
     late = payload._replace(round=2 * one)
-    assert dfedu.mixed(config, late, personal)["w"].item() == 2.0
+    assert scheme.mixed(late, personal)["w"].item() == 2.0
 
 
 def test_dfedu_refuses_a_sample(start: Start, quadratics: Quadratics) -> None:

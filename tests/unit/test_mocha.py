@@ -46,7 +46,7 @@ def test_a_dual_step_is_as_derived_by_hand() -> None:
     a = 1 + ½(4 − 1) = 2.5, Δv = 1.5 and the point goes to 3 − 0.5·1.5 = 2.25. That is the
     exact maximum: there the slope 2·(2.25 − 1) = 2.5 is the dual.
     """
-    work = scalar_work(mocha.Config(), steps=1, lr=0.1, curvature=2.0, optimum=1.0)
+    work = scalar_work(steps=1, lr=0.1, curvature=2.0, optimum=1.0)
     personal = mocha.Personal(torch.ones(1, 1, dtype=torch.float64), number(1.0))
     pace = torch.tensor(0.5, dtype=torch.float64)
     batch = work.batches[0]._replace(place=torch.tensor([0]))
@@ -61,12 +61,12 @@ def test_the_coupling_of_two_tasks_is_as_derived_by_hand() -> None:
     W = −MV for V = (2, 4) is −(2.5, 3.5). The pace is a whole row of M, 1, for what one task does
     moves the other's point too; the diagonal alone would be 0.75, and both would overshoot.
     """
-    config = mocha.Config(strength=0.5, ridge=0.5)
-    task = scalar_work(config, steps=1, lr=0.1, curvature=1.0, optimum=0.0).task
+    scheme = mocha.Mocha(strength=0.5, ridge=0.5)
+    task = scalar_work(steps=1, lr=0.1, curvature=1.0, optimum=0.0).task
     two = Federation({"000": Member(1), "001": Member(1)})
-    server = mocha.welcome(config, mocha.init_server(config, task), two)
+    server = scheme.welcome(scheme.init_server(task), two)
     primals = mocha.Upload({"w": torch.tensor([[2.0], [4.0]], dtype=torch.float64)})
-    server = mocha.aggregate(config, server, Round(primals, ("000", "001"), two))
+    server = scheme.aggregate(server, Round(primals, ("000", "001"), two))
     assert [server.models[k]["w"].item() for k in two.members] == pytest.approx([-2.5, -3.5])
     assert [server.paces[k].item() for k in two.members] == pytest.approx([1.0, 1.0])
 
@@ -78,12 +78,10 @@ def test_it_converges_to_the_direct_solve(start: Start, quadratics: Quadratics) 
 
 
 def converged(problem: Quadratics, rounds: int, **changes: Any) -> Array:
-    """The models a long run ends with, by the scheme's own functions."""
+    """The models a long run ends with, by the scheme's own methods."""
     sampled = changes.pop("sampled", 0)
-    config = mocha.Config(**({"strength": LAMBDA, "ridge": RIDGE} | changes))
-    _, models = drive(
-        mocha.SCHEME, config, problem, rounds=rounds, steps=5, lr=0.1, sampled=sampled
-    )
+    scheme = mocha.Mocha(**({"strength": LAMBDA, "ridge": RIDGE} | changes))
+    _, models = drive(scheme, problem, rounds=rounds, steps=5, lr=0.1, sampled=sampled)
     return np.array(models)
 
 

@@ -17,6 +17,7 @@ from client_app import cohort
 from client_app.node import Node, Result, problem
 from client_app.stores import DiskStore, MemoryStore, Store, read_state
 from strategies import SCHEMES
+from strategies.apfl import APFL
 from strategies.core.batches import Plan, draw, gather
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Work
@@ -50,8 +51,8 @@ def host(settings: Settings, store: Store, clients: list[str] = ALL) -> Node:
 
 def payload(node: Node, shift: float = 0.0, clients: Sequence[str] = ALL) -> Tree:
     """What the server sends: the initial weights, moved by a little where asked."""
-    scheme, config = node.settings.scheme, node.settings.scheme_config
-    sent = scheme.downlink(config, scheme.init_server(config, node.problem.task), clients)
+    scheme = node.settings.scheme
+    sent = scheme.downlink(scheme.init_server(node.problem.task), clients)
     return {name: value + shift for name, value in flatten(sent).items()}
 
 
@@ -63,7 +64,7 @@ def train(node: Node, clients: list[str], round_: int = 1) -> Result:
 def own_state(node: Node, client: str, round_: int, value: float) -> PersonalState:
     """A client's state with one value everywhere."""
     scheme, task = node.settings.scheme, node.problem.task
-    initial = flatten(scheme.init_personal(node.settings.scheme_config, task, 1))
+    initial = flatten(scheme.init_personal(task, 1))
     identity = Identity(scheme.state_kind, scheme.version, fingerprint(task.initial), client)
     tensors = {name: torch.full_like(tensor, value) for name, tensor in initial.items()}
     return PersonalState(identity, round_, tensors)
@@ -319,22 +320,21 @@ def test_what_cannot_be_batched_runs_client_by_client() -> None:
     settings = configured()
     loaded, scheme = problem(settings), settings.scheme
 
-    def nosy(work: Work[Any], sent: Any, personal: Any) -> Any:
-        assert personal.alpha.item() == 0.5
-        return scheme.local_update(work, sent, personal)
+    class Nosy(APFL):
+        def local_update(self, work: Work, payload: Any, personal: Any) -> Any:
+            assert personal.alpha.item() == 0.5
+            return super().local_update(work, payload, personal)
 
-    odd = replace(scheme, local_update=nosy)
-    config = settings.scheme_config
     own = [loaded.data.clients[client].train for client in ALL]
     drawn = draw(ALL, own, Plan(3, 0, 8), (0, "train", 1), settings.dtype)
     batches = gather(loaded.data.x, loaded.data.y, drawn)
-    states = stack([scheme.init_personal(config, loaded.task, 1)] * len(ALL))
+    states = stack([scheme.init_personal(loaded.task, 1)] * len(ALL))
     node = host(settings, MemoryStore())
-    sent = scheme.downlink(config, scheme.init_server(config, loaded.task), ())
+    sent = scheme.downlink(scheme.init_server(loaded.task), ())
     given = (node._work(1, ALL), sent, states)
     with pytest.raises(RuntimeError):
-        cohort.update(odd, *given, batches, "vmap")
-    fallen_back = cohort.update(odd, *given, batches, "auto")
+        cohort.update(Nosy(), *given, batches, "vmap")
+    fallen_back = cohort.update(Nosy(), *given, batches, "auto")
     batched = cohort.update(scheme, *given, batches, "vmap")
     for one, other in zip(fallen_back, batched, strict=True):
         assert_near(flatten(one), flatten(other))

@@ -28,9 +28,8 @@ def known() -> Iterator[None]:
 
 
 def sent() -> Tree:
-    scheme, config = SETTINGS.scheme, SETTINGS.scheme_config
-    server = scheme.init_server(config, problem(SETTINGS).task)
-    return flatten(scheme.downlink(config, server, []))
+    scheme = SETTINGS.scheme
+    return flatten(scheme.downlink(scheme.init_server(problem(SETTINGS).task), []))
 
 
 def order(folder: Path, kind: str, round_: int, **words: Any) -> Message:

@@ -11,13 +11,14 @@ from torch.func import grad
 from client_app.node import problem
 from models import MODELS, build, personal_names
 from models.zoo import ModelConfig
-from strategies import fedalt, fedsim
+from strategies import fedsim
 from strategies.core.batches import Plan, draw, gather, steps
 from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Model, Work
 from strategies.core.task import Batch
 from strategies.core.trees import Tree, norm, pick
+from strategies.fedalt import FedAlt
 from strategies.settings import parse
 from tests.conftest import Run
 
@@ -83,11 +84,10 @@ def test_everything_personal_is_local(start: Start, scheme: str) -> None:
 
 def test_fedsims_first_step_is_one_joint_gradient_step() -> None:
     """u − γ_u ∇_u and v − γ_v ∇_v, both slopes at the same point."""
-    config = fedsim.Config(personal_lr=0.5)
-    work = work_of(config, count=1)
+    scheme, work = fedsim.FedSim(personal_lr=0.5), work_of(count=1)
     initial = work.task.initial
     u, v = fedsim.split(work.task, initial)
-    upload, personal = fedsim.local_update(work, Model(u), fedsim.Personal(v))
+    upload, personal = scheme.local_update(work, Model(u), fedsim.Personal(v))
     slope = grad(work.task.loss)(initial, work.batches[0])
     for name, value in {**upload.w, **personal.v}.items():
         rate = 0.5 if name in work.task.personal else 0.1
@@ -96,13 +96,11 @@ def test_fedsims_first_step_is_one_joint_gradient_step() -> None:
 
 def test_fedsim_clips_by_the_norm_over_both_parts() -> None:
     """As the authors do: the bound is on the whole gradient, whatever the rates."""
-    work = replace(
-        work_of(fedsim.Config(personal_lr=0.5), count=1),
-        sgd=parse({"scheme": "fedsim", "lr": 0.1, "grad-clip": 0.2}).sgd,
-    )
+    told = parse({"scheme": "fedsim", "lr": 0.1, "grad-clip": 0.2})
+    scheme, work = fedsim.FedSim(personal_lr=0.5), replace(work_of(count=1), sgd=told.sgd)
     initial = work.task.initial
     u, v = fedsim.split(work.task, initial)
-    upload, personal = fedsim.local_update(work, Model(u), fedsim.Personal(v))
+    upload, personal = scheme.local_update(work, Model(u), fedsim.Personal(v))
     slope = grad(work.task.loss)(initial, work.batches[0])
     shrink = 0.2 / norm(slope)
     assert shrink < 1
@@ -114,11 +112,11 @@ def test_fedsim_clips_by_the_norm_over_both_parts() -> None:
 @pytest.mark.parametrize(("own", "shared"), [(2, 3), (4, 2), (0, 2)])
 def test_fedalt_moves_v_at_the_received_u_and_then_u_at_the_new_v(own: int, shared: int) -> None:
     """Written out: steps on v, as many as on u unless told, then those on u, from batch one."""
-    config = fedalt.Config(personal_lr=0.5, personal_steps=own)
-    assert fedalt.draws(config, shared) == max(own, shared)
-    work = replace(work_of(config, count=max(own, shared)), steps=shared)
+    scheme = FedAlt(personal_lr=0.5, personal_steps=own)
+    assert scheme.draws(shared) == max(own, shared)
+    work = replace(work_of(count=max(own, shared)), steps=shared)
     u, v = fedsim.split(work.task, work.task.initial)
-    upload, personal = fedalt.local_update(work, Model(u), fedsim.Personal(v))
+    upload, personal = scheme.local_update(work, Model(u), fedsim.Personal(v))
     whole = dict(work.task.initial)
     for batch in work.batches[: own or shared]:
         whole = moved(work, whole, batch, 0.5, personal=True)
@@ -154,17 +152,17 @@ def test_stateless_clients_start_their_personal_part_anew(start: Start) -> None:
     assert abs(one.personal("000")[name] - on.personal("000")[name]).max() > 1e-2
 
 
-def moved(work: Work[Any], whole: Tree, batch: Batch, rate: float, personal: bool) -> Tree:
+def moved(work: Work, whole: Tree, batch: Batch, rate: float, personal: bool) -> Tree:
     slope = grad(work.task.loss)(whole, batch)
     mine = {name: (name in work.task.personal) == personal for name in whole}
     return {n: value - rate * slope[n] if mine[n] else value for n, value in whole.items()}
 
 
-def work_of(config: Any, count: int) -> Work[Any]:
+def work_of(count: int) -> Work:
     keys = {"scheme": "fedsim", "dtype": "float64", "data.clients": 4, "model.hidden": 8}
     loaded = problem(parse(keys))
     assert 0 < len(loaded.task.personal) < len(loaded.task.initial)  # or there are no two parts
     own = loaded.data.clients["000"].train
     drawn = draw(["000"], [own], Plan(count, 0, 10), (0, "train", 1), torch.float64)
     batches = steps(pick(gather(loaded.data.x, loaded.data.y, drawn), 0))
-    return Work(config, loaded.task, Sgd(0.1), batches, steps=count)
+    return Work(loaded.task, Sgd(0.1), batches, steps=count)

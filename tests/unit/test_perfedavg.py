@@ -1,6 +1,7 @@
 """Per-FedAvg against closed forms and finite differences."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,12 @@ import pytest
 import torch
 
 from client_app.node import problem
-from strategies import perfedavg
 from strategies.core.batches import Plan, draw, gather, steps
 from strategies.core.descent import Sgd, slope_in_vmap
 from strategies.core.scheme import Model, Work
 from strategies.core.task import Batch
 from strategies.core.trees import Nothing, Tree, pick
+from strategies.perfedavg import PerFedAvg
 from strategies.settings import parse
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended
@@ -62,14 +63,14 @@ def test_without_an_inner_step_it_is_fedavg(start: Start, quadratics: Quadratics
 
 def test_the_exact_step_is_the_slope_of_the_meta_objective() -> None:
     """With one batch for all three, the step is ∇F of F(w) = f(w − a∇f(w)), by differences."""
-    work, start = logistic_work("exact", same=True)
-    upload, _ = perfedavg.local_update(work, Model(start), Nothing())
+    scheme, (work, start) = PerFedAvg(inner_lr=0.5), logistic_work(same=True)
+    upload, _ = scheme.local_update(work, Model(start), Nothing())
     f = work.task.loss
     batch = work.batches[0]
 
     def meta(w: Tree) -> float:
         slope = torch.func.grad(f)(w, batch)
-        adapted = {n: w[n] - work.config.inner_lr * slope[n] for n in w}
+        adapted = {n: w[n] - scheme.inner_lr * slope[n] for n in w}
         return float(f(adapted, batch))
 
     for name, place in (("output.weight", (3, 20)), ("output.bias", (7,))):
@@ -85,8 +86,8 @@ def test_the_exact_step_is_the_slope_of_the_meta_objective() -> None:
 
 def test_three_batches_have_the_parts_the_paper_gives_them() -> None:
     """w ← w − b (I − a∇²f(w; D″)) ∇f(w − a∇f(w; D); D′), with dense Hessians."""
-    work, start = logistic_work("exact", same=False)
-    upload, _ = perfedavg.local_update(work, Model(start), Nothing())
+    scheme, (work, start) = PerFedAvg(inner_lr=0.5), logistic_work(same=False)
+    upload, _ = scheme.local_update(work, Model(start), Nothing())
     inner, outer, curvature = work.batches
     names = list(start)
     flat = torch.cat([start[n].flatten() for n in names])
@@ -97,42 +98,41 @@ def test_three_batches_have_the_parts_the_paper_gives_them() -> None:
         return work.task.loss({n: p.reshape(start[n].shape) for n, p in parts}, batch)
 
     slope = torch.func.grad(loss)
-    g = slope(flat - work.config.inner_lr * slope(flat, inner), outer)
+    g = slope(flat - scheme.inner_lr * slope(flat, inner), outer)
     hessian = torch.autograd.functional.hessian(lambda point: loss(point, curvature), flat)
-    expected = flat - work.sgd.lr * (g - work.config.inner_lr * hessian @ g)
+    expected = flat - work.sgd.lr * (g - scheme.inner_lr * hessian @ g)
     found = torch.cat([upload.w[n].flatten() for n in names])
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
 
 
 def test_the_hessian_free_step_approaches_the_exact_one() -> None:
     """Its error falls with the square of δ."""
-    exact, start = logistic_work("exact", same=False)
-    target, _ = perfedavg.local_update(exact, Model(start), Nothing())
+    work, start = logistic_work(same=False)
+    target, _ = PerFedAvg(inner_lr=0.5).local_update(work, Model(start), Nothing())
     gaps = []
     for delta in (0.03, 0.003):
-        work, _ = logistic_work("hessian-free", same=False, delta=delta)
-        upload, _ = perfedavg.local_update(work, Model(start), Nothing())
+        scheme = PerFedAvg(inner_lr=0.5, mode="hessian-free", delta=delta)
+        upload, _ = scheme.local_update(work, Model(start), Nothing())
         gaps.append(max((upload.w[n] - target.w[n]).abs().max().item() for n in start))
     assert gaps[1] < gaps[0] / 50
 
 
-def logistic_work(mode: str, same: bool, delta: float = 1e-3) -> tuple[Work[Any], Tree]:
+def logistic_work(same: bool) -> tuple[Work, Tree]:
     """One local step of logistic regression on digits, in double precision."""
     settings = parse({"dtype": "float64", "data.clients": 4, "model.name": "linear"})
     loaded = problem(settings)
     own = loaded.data.clients["000"].train
     drawn = draw(["000"], [own], Plan(3, 0, 10), (0, "train", 1), torch.float64)
     batches = steps(pick(gather(loaded.data.x, loaded.data.y, drawn), 0))
-    config = perfedavg.Config(inner_lr=0.5, mode=mode, delta=delta)
     chosen = [batches[0]] * 3 if same else batches
-    return Work(config, loaded.task, Sgd(0.1), chosen), loaded.task.initial
+    return Work(loaded.task, Sgd(0.1), chosen), loaded.task.initial
 
 
 def test_a_cohort_can_take_its_steps_together() -> None:
     """Second derivatives go through vmap as well."""
-    work, start = logistic_work("exact", same=False)
-    alone, _ = perfedavg.local_update(work, Model(start), Nothing())
-    together = Work(work.config, work.task, Sgd(0.1, gradient=slope_in_vmap), work.batches)
-    same, _ = perfedavg.local_update(together, Model(start), Nothing())
+    scheme, (work, start) = PerFedAvg(inner_lr=0.5), logistic_work(same=False)
+    alone, _ = scheme.local_update(work, Model(start), Nothing())
+    together = replace(work, sgd=Sgd(0.1, gradient=slope_in_vmap))
+    same, _ = scheme.local_update(together, Model(start), Nothing())
     for name in start:
         torch.testing.assert_close(same.w[name], alone.w[name], atol=1e-12, rtol=0)

@@ -5,12 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from strategies.core.averages import Trail, TrailServer
 
-from strategies import plsgd
-from strategies.core import averages
-from strategies.core.scheme import Federation, Round
+from strategies.core.scheme import Federation, Model, Round
+from strategies.plsgd import PLSGD, Personal
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, number, scalar_work
 
@@ -22,8 +19,9 @@ def test_it_takes_the_step_derived_by_hand() -> None:
 
     w = 3 − 0.2 = 2.8 and θ = −1 − 0.1 = −1.1.
     """
-    work = scalar_work(plsgd.Config(alpha=0.5), steps=1, lr=0.1, curvature=2.0, optimum=1.0)
-    upload, personal = plsgd.local_update(work, Trail(number(3.0), {}), theta_of(-1.0))
+    work = scalar_work(steps=1, lr=0.1, curvature=2.0, optimum=1.0)
+    own = Personal(number(-1.0))
+    upload, personal = PLSGD(alpha=0.5).local_update(work, Model(number(3.0)), own)
     assert upload.w["w"].item() == pytest.approx(2.8, abs=1e-15)
     assert personal.theta["w"].item() == pytest.approx(-1.1, abs=1e-15)
 
@@ -96,41 +94,32 @@ def test_proposition_1_consensus_error_with_personalization(alpha: float) -> Non
 
 
 def consensus_errors(alpha: float, lr: float, steps: int, rounds: int, zeta: float) -> list[float]:
-    """½ Σ_m ‖w_t^m − w̄_t‖² at every step t, by the scheme's own functions; v* = 0.3."""
-    config = plsgd.Config(alpha=alpha)
+    """½ Σ_m ‖w_t^m − w̄_t‖² at every step t, by the scheme's own methods; v* = 0.3."""
+    scheme = PLSGD(alpha=alpha)
     optima = (0.3 - zeta, 0.3 + zeta)
-    server = averages.begin(number(5.0), wanted=False)
-    theta = [theta_of(0.0) for _ in optima]
+    server = Model(number(5.0))
+    theta = [Personal(number(0.0)) for _ in optima]
     errors = []
     for _ in range(rounds):
         for taken in range(steps):
             w = [
-                step(config, lr, taken, c, server, own)[0]
+                step(scheme, lr, taken, c, server, own)[0]
                 for c, own in zip(optima, theta, strict=True)
             ]
             values = [upload.w["w"].item() for upload in w]
             errors.append(float(np.var(values)))
         ends = [
-            step(config, lr, steps, c, server, own) for c, own in zip(optima, theta, strict=True)
+            step(scheme, lr, steps, c, server, own) for c, own in zip(optima, theta, strict=True)
         ]
         theta = [own for _, own in ends]
         mean = sum(upload.w["w"].item() for upload, _ in ends) / 2
-        uploads = Round(Trail(number(mean), {}), ("000", "001"), Federation())
-        server = plsgd.aggregate(config, server, uploads)
+        uploads = Round(Model(number(mean)), ("000", "001"), Federation())
+        server = scheme.aggregate(server, uploads)
     return errors
 
 
 def step(
-    config: plsgd.Config,
-    lr: float,
-    taken: int,
-    optimum: float,
-    server: TrailServer,
-    own: plsgd.Personal,
-) -> tuple[Trail, plsgd.Personal]:
-    work = scalar_work(config, steps=taken, lr=lr, curvature=1.0, optimum=optimum)
-    return plsgd.local_update(work, averages.send_trail(config, server), own)
-
-
-def theta_of(value: float) -> plsgd.Personal:
-    return plsgd.Personal(number(value), {}, torch.zeros((), dtype=torch.float64))
+    scheme: PLSGD, lr: float, taken: int, optimum: float, server: Model, own: Personal
+) -> tuple[Model, Personal]:
+    work = scalar_work(steps=taken, lr=lr, curvature=1.0, optimum=optimum)
+    return scheme.local_update(work, scheme.downlink(server, ["000"]), own)

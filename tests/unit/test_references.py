@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from client_app.node import problem
-from strategies import ditto, fedprox, pfedme, scaffold
+from strategies import ditto, pfedme, scaffold
 from strategies.core.errors import BadInput
-from strategies.core.scheme import Model
+from strategies.core.scheme import Model, Work
 from strategies.core.trees import Nothing
+from strategies.fedprox import FedProx
 from strategies.settings import parse
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
@@ -100,31 +101,28 @@ def test_every_penalty_has_the_slope_that_differences_find() -> None:
     def f(w: float) -> float:
         return (w - 1.0) ** 2
 
-    def work(config: Any, steps: int = 1) -> Any:
-        return scalar_work(config, steps=steps, lr=lr, curvature=2.0, optimum=1.0)
+    def work(steps: int = 1) -> Work:
+        return scalar_work(steps=steps, lr=lr, curvature=2.0, optimum=1.0)
 
-    two, _ = fedprox.local_update(work(fedprox.Config(mu=5.0), 2), Model(number(3.0)), Nothing())
-    one, _ = fedprox.local_update(work(fedprox.Config(mu=5.0)), Model(number(3.0)), Nothing())
+    two, _ = FedProx(mu=5.0).local_update(work(2), Model(number(3.0)), Nothing())
+    one, _ = FedProx(mu=5.0).local_update(work(), Model(number(3.0)), Nothing())
     here = one.w["w"].item()
     moved = (here - two.w["w"].item()) / lr
     assert moved == pytest.approx(slope(lambda w: f(w) + 2.5 * (w - 3.0) ** 2, here), abs=1e-6)
 
-    _, own = ditto.local_update(
-        work(ditto.Config(strength=5.0)), Model(number(3.0)), ditto.Personal(number(2.0))
+    _, own = ditto.Ditto(strength=5.0).local_update(
+        work(), Model(number(3.0)), ditto.Personal(number(2.0))
     )
     moved = (2.0 - own.v["w"].item()) / lr
     assert moved == pytest.approx(slope(lambda v: f(v) + 2.5 * (v - 3.0) ** 2, 2.0), abs=1e-6)
 
-    config = pfedme.Config(strength=5.0, inner_steps=1, inner_lr=lr)
+    scheme = pfedme.PFedMe(strength=5.0, inner_steps=1, inner_lr=lr)
     begun = pfedme.Personal(number(2.0), torch.ones(()))
-    _, kept = pfedme.local_update(work(config), Model(number(3.0)), begun)
+    _, kept = scheme.local_update(work(), Model(number(3.0)), begun)
     moved = (2.0 - kept.theta["w"].item()) / lr
     assert moved == pytest.approx(slope(lambda v: f(v) + 2.5 * (v - 3.0) ** 2, 2.0), abs=1e-6)
 
-    change, _ = scaffold.local_update(
-        work(scaffold.Config()),
-        scaffold.Pair(number(3.0), number(0.7)),
-        scaffold.Personal(number(0.2)),
-    )
+    payload, variate = scaffold.Pair(number(3.0), number(0.7)), scaffold.Personal(number(0.2))
+    change, _ = scaffold.Scaffold().local_update(work(), payload, variate)
     moved = -change.w["w"].item() / lr
     assert moved == pytest.approx(slope(lambda w: f(w) + 0.5 * w, 3.0), abs=1e-6)

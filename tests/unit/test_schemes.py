@@ -9,30 +9,25 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies.core.averages import Trail
 
-from strategies import apfl, fedavg
+from strategies import apfl
 from strategies.core.scheme import Model
 from strategies.core.trees import Nothing
+from strategies.fedavg import FedAvg
 from tests.conftest import Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
 
 Start = Callable[..., Run]
 
 
-def received(w: dict[str, torch.Tensor]) -> Trail:
-    return Trail(w, {})
-
-
 def apfl_state(v: float, alpha: float) -> apfl.Personal:
-    share = torch.tensor(alpha, dtype=torch.float64)
-    return apfl.Personal(number(v), share, {}, torch.zeros((), dtype=torch.float64))
+    return apfl.Personal(number(v), torch.tensor(alpha, dtype=torch.float64))
 
 
 def test_fedavg_takes_the_step_derived_by_hand() -> None:
     """One step from w = 3 on ½·2·(w − 1)², η = 0.1: ∇f = 2·(3 − 1) = 4, so w = 3 − 0.4."""
-    work = scalar_work(fedavg.NoKeys(), steps=1, lr=0.1, curvature=2.0, optimum=1.0)
-    upload, _ = fedavg.local_update(work, Model(number(3.0)), Nothing())
+    work = scalar_work(steps=1, lr=0.1, curvature=2.0, optimum=1.0)
+    upload, _ = FedAvg().local_update(work, Model(number(3.0)), Nothing())
     assert upload.w["w"].item() == pytest.approx(2.6, abs=1e-15)
 
 
@@ -63,8 +58,8 @@ def test_apfl_takes_the_step_derived_by_hand() -> None:
     - v: α ∇f(v̄) = 0.25 · 2·1.25 = 0.625, so v = 0 − 0.1·0.625 = −0.0625
     - α: ⟨v − w, ∇f(v̄)⟩ = (0 − 3)·2.5 = −7.5, so α = 0.25 + 0.75 = 1.0
     """
-    work = scalar_work(apfl.Config(), steps=1, lr=0.1, curvature=2.0, optimum=1.0)
-    upload, personal = apfl.local_update(work, received(number(3.0)), apfl_state(0.0, 0.25))
+    work = scalar_work(steps=1, lr=0.1, curvature=2.0, optimum=1.0)
+    upload, personal = apfl.APFL().local_update(work, Model(number(3.0)), apfl_state(0.0, 0.25))
     assert upload.w["w"].item() == pytest.approx(2.6, abs=1e-15)
     assert personal.v["w"].item() == pytest.approx(-0.0625, abs=1e-15)
     assert personal.alpha.item() == pytest.approx(1.0, abs=1e-15)
@@ -73,15 +68,16 @@ def test_apfl_takes_the_step_derived_by_hand() -> None:
 @pytest.mark.parametrize(("v", "moves"), [(1.0, +1), (5.0, -1)])
 def test_apfl_alpha_moves_towards_the_better_model(v: float, moves: int) -> None:
     """On f = ½(w − 1)² with w = 3: an own model at the optimum gains weight, a worse one loses."""
-    work = scalar_work(apfl.Config(), steps=1, lr=0.01, curvature=1.0, optimum=1.0)
-    _, personal = apfl.local_update(work, received(number(3.0)), apfl_state(v, 0.5))
+    work = scalar_work(steps=1, lr=0.01, curvature=1.0, optimum=1.0)
+    _, personal = apfl.APFL().local_update(work, Model(number(3.0)), apfl_state(v, 0.5))
     assert np.sign(personal.alpha.item() - 0.5) == moves
 
 
 def test_apfl_alpha_stays_between_0_and_1() -> None:
-    work = scalar_work(apfl.Config(alpha_lr=100.0), steps=1, lr=0.1, curvature=2.0, optimum=1.0)
+    scheme = apfl.APFL(alpha_lr=100.0)
+    work = scalar_work(steps=1, lr=0.1, curvature=2.0, optimum=1.0)
     for v, bound in ((1.0, 1.0), (9.0, 0.0)):
-        _, personal = apfl.local_update(work, received(number(3.0)), apfl_state(v, 0.5))
+        _, personal = scheme.local_update(work, Model(number(3.0)), apfl_state(v, 0.5))
         assert personal.alpha.item() == bound
 
 
@@ -97,8 +93,8 @@ def test_apfl_moves_v_and_alpha_down_the_slope_of_the_mixture(
     def f(v: float, alpha: float) -> float:
         return 0.5 * curvature * (alpha * v + (1 - alpha) * w - 1.0) ** 2
 
-    work = scalar_work(apfl.Config(), steps=1, lr=lr, curvature=curvature, optimum=1.0)
-    _, new = apfl.local_update(work, received(number(w)), apfl_state(v, alpha))
+    work = scalar_work(steps=1, lr=lr, curvature=curvature, optimum=1.0)
+    _, new = apfl.APFL().local_update(work, Model(number(w)), apfl_state(v, alpha))
     slope_v = (f(v + h, alpha) - f(v - h, alpha)) / (2 * h)
     slope_alpha = (f(v, alpha + h) - f(v, alpha - h)) / (2 * h)
     assert (v - new.v["w"].item()) / lr == pytest.approx(slope_v, abs=1e-6)

@@ -12,7 +12,7 @@ from tests.conftest import Array, Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended
 
 Start = Callable[..., Run]
-AVERAGING = [name for name, scheme in SCHEMES.items() if scheme.averages]
+AVERAGING = [name for name, scheme in SCHEMES.items() if scheme().averages]
 
 
 def expected(problem: Quadratics, kind: str, rounds: int, lr: float) -> Array:

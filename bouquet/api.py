@@ -18,7 +18,7 @@ from server_app.runfolder import RunFolder, new_folder, unused
 from strategies.core.config import Scalar, write
 from strategies.core.errors import BadInput
 from strategies.core.imports import absolute, is_offered, offer
-from strategies.core.scheme import AnyScheme
+from strategies.core.scheme import AnyScheme, Scheme
 from strategies.registry import SCHEMES, find
 from strategies.settings import Settings, parse
 
@@ -247,6 +247,8 @@ def _values(
     if isinstance(scheme, str):
         return values | {"scheme": absolute(scheme)}
     kind = scheme if isinstance(scheme, type) else type(scheme)
+    if not issubclass(kind, Scheme):
+        raise BadInput(f"scheme must be a name, or a subclass of bouquet.Scheme, not {scheme!r}.")
     name = kind.name if SCHEMES.get(kind.name) is kind else offer(kind)
     own: Mapping[str, Scalar] = {} if isinstance(scheme, type) else write(scheme, kind.name)
     return dict(own) | values | {"scheme": name}

@@ -334,7 +334,7 @@ def deploy(
         if dashboard:
             beside_it.enter_context(beside.dashboard(folder.path, _say_address))
         follow = beside_it.enter_context(progress())
-        observers = [follow(settings.run.scheme, settings.run.rounds, done, "")]
+        observers = [follow(settings.scheme.name, settings.run.rounds, done, "")]
         if tensorboard:
             observers.append(beside_it.enter_context(_tensorboard(folder.path)))
         told = settings.with_run(resume=resume is not None, out=str(folder.path.absolute()))
@@ -741,7 +741,7 @@ def _run(
         for plan in plans:
             job, done = _prepared(plan)
             run = job.settings.run
-            observers = [follow(run.scheme, run.rounds, done, plan.note)]
+            observers = [follow(job.settings.scheme.name, run.rounds, done, plan.note)]
             if tensorboard:
                 observers.append(beside_them.enter_context(_tensorboard(job.folder.path)))
             jobs.append(replace(job, observe=_all_told(observers)))

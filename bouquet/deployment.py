@@ -36,6 +36,7 @@ from server_app.loop import check_deployable
 from server_app.main import WRONG_INPUT
 from server_app.runfolder import RunFolder, new_folder, resumed
 from strategies.core.errors import BadInput, RunFailed
+from strategies.core.imports import is_path
 from strategies.settings import Settings, parse
 
 HOST = "127.0.0.1"
@@ -57,12 +58,15 @@ class Host:
         Where it keeps what is personal.
     data_path : str
         Its data; empty for data sets that need none.
+    allowed : tuple of str
+        Import paths of schemes and models that it may load, besides ours.
     """
 
     name: str
     clients: tuple[str, ...]
     folder: Path
     data_path: str = ""
+    allowed: tuple[str, ...] = ()
 
     @property
     def node_config(self) -> str:
@@ -71,6 +75,7 @@ class Host:
             "client-id": ",".join(self.clients),
             "state-dir": str(self.folder.absolute()),
             "data.path": self.data_path and os.path.abspath(self.data_path),
+            "allow": ",".join(self.allowed),
         }
         return " ".join(f"{name}={json.dumps(word)}" for name, word in words.items() if word)
 
@@ -338,8 +343,11 @@ def hosts_of(settings: Settings, folder: RunFolder) -> list[Host]:
             f"--nodes must be at most {len(clients)}, the number of clients, not {nodes}."
         )
     names = [f"node{place:0{len(str(nodes - 1))}d}" for place in range(nodes)]
+    # Who deploys on this machine owns the devices, too.
+    parts = [*(stage.scheme for stage in settings.stages), settings.model.name]
+    named = tuple(part for part in dict.fromkeys(parts) if is_path(part))
     return [
-        Host(name, tuple(clients[place::nodes]), disks / name, settings.data.path)
+        Host(name, tuple(clients[place::nodes]), disks / name, settings.data.path, named)
         for place, name in enumerate(names)
     ]
 

@@ -74,6 +74,13 @@ def node(
         Path | None, typer.Option(help="Where it keeps what is personal.", metavar="DIR")
     ] = None,
     data_path: Annotated[str, typer.Option(help="Its own data.", metavar="PATH")] = "",
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A scheme or model of yours that a run may name; may be given many times.",
+            metavar="PACKAGE.MODULE:NAME",
+        ),
+    ] = None,
     port: Annotated[int, typer.Option(help="A free port of this machine.")] = 9094,
 ) -> None:
     r"""A device: its half of a deployment, what it stores, its personal model.
@@ -104,7 +111,7 @@ def node(
     found = device({"client-id": client_id, "state-dir": str(state_dir)})
     assert found is not None  # it has a client-id
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    host = Host("node", found.clients, state_dir, data_path)
+    host = Host("node", found.clients, state_dir, data_path, tuple(allow or ()))
     home = state_dir.absolute() / "flower"
     command = node_command(host, superlink, ca.absolute(), key.absolute(), port)
     _become(command, node_environment(home, host))

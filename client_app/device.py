@@ -6,6 +6,7 @@ from pathlib import Path
 
 from strategies.core.errors import BadInput
 from strategies.core.files import file_name
+from strategies.core.imports import is_path
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,28 @@ class Device:
         Where it keeps what is personal. The server has no say in it.
     data_path : str
         Its own data; empty for data sets that need none.
+    allowed : tuple of str
+        The import paths of schemes and models that its owner lets it load, besides ours.
     """
 
     clients: tuple[str, ...]
     folder: Path
     data_path: str
+    allowed: tuple[str, ...] = ()
+
+    def refuse_strangers(self, values: Mapping[str, object]) -> None:
+        """Refuse settings that name code the owner did not allow, before any of it is loaded."""
+        stages = [word.rpartition(":")[0] for word in str(values.get("pipeline", "")).split()]
+        names = {"scheme": [str(values.get("scheme", "")), *stages]}
+        names["model.name"] = [str(values.get("model.name", ""))]
+        for key, found in names.items():
+            for name in found:
+                if is_path(name) and name not in self.allowed:
+                    raise BadInput(
+                        f"{key} {name!r} is not allowed on the device of client "
+                        f"{', '.join(self.clients)}: its owner lets it in with bouquet node "
+                        f"--allow {name}."
+                    )
 
     @property
     def runs(self) -> Path:
@@ -59,4 +77,10 @@ def device(node_config: Mapping[str, object]) -> Device | None:
     folder = str(node_config.get("state-dir", ""))
     if not folder:
         raise BadInput("state-dir must be in the node config of a node with a client-id.")
-    return Device(tuple(sorted(ids)), Path(folder), str(node_config.get("data.path", "")))
+    allowed = [one.strip() for one in str(node_config.get("allow", "")).split(",")]
+    return Device(
+        tuple(sorted(ids)),
+        Path(folder),
+        str(node_config.get("data.path", "")),
+        tuple(one for one in allowed if one),
+    )

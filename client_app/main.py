@@ -32,7 +32,7 @@ app = ClientApp()
 def query(message: Message, context: Context) -> Message:
     """Tell which clients live here, and what their data look like."""
     try:
-        order = read_order(message)
+        order = read_order(message, device(context.node_config))
         reply = Message(_introduce(_node(order, context), context), reply_to=message)
         return _recorded(reply, order, context, "query")
     except BadInput as error:  # for the server to pass on to the user as it is
@@ -43,7 +43,7 @@ def query(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients the message names."""
-    order = read_order(message)
+    order = read_order(message, device(context.node_config))
     node = _node(order, context)
     result = node.train(order.round, order.clients, order.weights, order.arrays)
     return _recorded(_reply(result, order, message), order, context, "train")
@@ -52,7 +52,7 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the clients the message names."""
-    order = read_order(message)
+    order = read_order(message, device(context.node_config))
     result = _node(order, context).evaluate(
         order.round,
         order.clients,

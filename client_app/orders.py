@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from flwr.app import Message, MessageType
 
+from client_app.device import Device
 from strategies.core import wire
 from strategies.core.errors import BadInput
 from strategies.core.reading import Malformed, ids, listed, number, text, whole
@@ -52,12 +53,15 @@ class Order:
     folders: dict[str, str]
 
 
-def read_order(message: Message) -> Order:
+def read_order(message: Message, own: Device | None = None) -> Order:
     """What a message asks for, or a sentence that says why it cannot be followed.
 
-    Words nobody here knows are left alone: a newer server may say more.
+    Words nobody here knows are left alone: a newer server may say more. A device loads no code
+    that its owner did not allow.
     """
     try:
+        if own is not None:
+            own.refuse_strangers(message.content.config_records[wire.SETTINGS])
         return _order(message)
     except BadInput:
         raise

@@ -85,7 +85,7 @@ def save_predictor(
     personal = replace(settings.personal, split=settings.split)
     header = {
         "client": client,
-        "scheme": settings.run.scheme,
+        "scheme": settings.scheme.name,
         "round": str(round_),
         "seed": str(settings.run.seed),
         "dtype": settings.run.dtype,

@@ -38,7 +38,7 @@ def stop_if_diverged(
     seen = _diverged(trained, evaluated, _limits(settings, classes, events))
     if seen:
         raise RunFailed(
-            f"{settings.run.scheme} diverged in round {events[-1]['round']}: {seen}. Lower "
+            f"{settings.scheme.name} diverged in round {events[-1]['round']}: {seen}. Lower "
             f"{' or '.join(_step_sizes(settings))}. The checkpoint of round "
             f"{folder.read_checkpoint().round} is kept in {folder.checkpoint}."
         )

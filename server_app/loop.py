@@ -450,7 +450,7 @@ def _summary(
     run = strategy.settings.run
     summary: dict[str, Any] = {
         "version": 1,
-        "scheme": run.scheme,
+        "scheme": strategy.settings.scheme.name,
         "engine": engine,
         "seed": run.seed,
         "rounds": run.rounds,

@@ -27,6 +27,7 @@ from strategies.core.config import (
 )
 from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
+from strategies.core.imports import absolute
 from strategies.core.scheme import AnyScheme
 from strategies.core.server_optimizers import KINDS, Optimized, ServerOptimizer
 from strategies.registry import SCHEMES, find
@@ -293,6 +294,7 @@ def parse(
     known = {one.name: one for one in all_keys(schemes)}
     refuse_unknown(map(plain_name, values), known)
     run = read(RunConfig, {n: v for n, v in values.items() if n != "stage-keys"})
+    run = replace(run, scheme=absolute(run.scheme))
     run, values = _with_pipeline(run, values)
     data = read(DataConfig, values, "data")
     model = read(ModelConfig, values, "model")

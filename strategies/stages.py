@@ -44,7 +44,7 @@ class Stage:
 def stages(pipeline: str, scheme: str, rounds: int) -> tuple[Stage, ...]:
     """A pipeline's stages; a run without one has a single stage."""
     if not pipeline.strip():
-        return (Stage(1, scheme, scheme, 1, rounds),)
+        return (Stage(1, find(scheme).name, scheme, 1, rounds),)
     found: list[Stage] = []
     for word in pipeline.split():
         name, _, count = word.rpartition(":")
@@ -58,7 +58,8 @@ def stages(pipeline: str, scheme: str, rounds: int) -> tuple[Stage, ...]:
             raise BadInput(f"pipeline must not have {name}, which is not federated.")
         first = found[-1].last + 1 if found else 1
         trains = (trainer.later if found else "") or name
-        found.append(Stage(len(found) + 1, name, trains, first, first + int(count) - 1))
+        called = trainer.name if ":" in name else name
+        found.append(Stage(len(found) + 1, called, trains, first, first + int(count) - 1))
     return tuple(found)
 
 

@@ -237,13 +237,19 @@ def _values(
     scheme: SchemeLike, data: object, model: ModelLike, keys: Mapping[str, Any]
 ) -> dict[str, object]:
     """All that was said, as flat keys."""
-    values = _flat(keys)
-    if "clients" in values:
-        values["data.clients"] = values.pop("clients")
+    values = keys_of_program(scheme, keys)
     if isinstance(data, str):
         values["data.name"] = data
     if model:
         values["model.name"] = absolute(model) if isinstance(model, str) else offer(_factory(model))
+    return values
+
+
+def keys_of_program(scheme: SchemeLike, keys: Mapping[str, Any]) -> dict[str, object]:
+    """A scheme and keys as a program says them, as the flat keys that ``parse`` takes."""
+    values = _flat(keys)
+    if "clients" in values:
+        values["data.clients"] = values.pop("clients")
     if isinstance(scheme, str):
         return values | {"scheme": absolute(scheme)}
     kind = scheme if isinstance(scheme, type) else type(scheme)

@@ -59,6 +59,7 @@ class Scaffold(Scheme[Personal, Pair, Pair, Pair]):
     paper = "Karimireddy et al. 2020, algorithm 1, option II"
     shares = "the changes of its weights and of its control variate"
     keeps = "c_i, its control variate"
+    first_shows = True  # c_i starts at 0, so the first Δc_i is c_i
 
     server_lr: float = key(
         1.0, "step of the server along the mean change", low=0.0, open_low=True, step=True

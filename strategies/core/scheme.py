@@ -238,8 +238,8 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
         A key of its own that does what weight decay does, where they take none.
     later : str
         The scheme that stands for it in a pipeline's later stages; empty for itself.
-    stateless : bool
-        Whether a client's personal part starts anew at every participation.
+    first_shows : bool
+        Whether a client's first upload is what it then keeps, because that starts at 0.
     """
 
     name: ClassVar[str] = ""
@@ -260,6 +260,7 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
     descends: ClassVar[bool] = True
     decay: ClassVar[str] = ""
     later: ClassVar[str] = ""
+    first_shows: ClassVar[bool] = False
     _records: ClassVar[Records] = Records(*_SIDES)
 
     def __init_subclass__(cls) -> None:

@@ -12,6 +12,7 @@ from strategies.core.trees import Tree
 FACTS = (
     *("name", "title", "paper", "shares", "keeps", "exception", "version", "kind", "weights"),
     *("clips", "own", "each", "alone", "pooled", "everyone", "descends", "decay", "later"),
+    "first_shows",
 )
 
 

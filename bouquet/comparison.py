@@ -10,6 +10,8 @@ import tomli_w
 from server_app.runfolder import RunFolder, read_toml
 from strategies.core.errors import BadInput
 from strategies.core.files import write_atomically
+from strategies.core.imports import absolute
+from strategies.registry import find
 
 FILE = "compare.toml"
 
@@ -38,10 +40,10 @@ class Comparison:
     def runs(self) -> dict[Path, dict[str, object]]:
         """Each run's folder, and the keys that are its own."""
         if not self.seeds:
-            return {self.folder / scheme: {"scheme": scheme} for scheme in self.schemes}
+            return {self.folder / find(one).name: {"scheme": one} for one in self.schemes}
         return {
-            self.folder / f"{scheme}-seed{seed}": {"scheme": scheme, "seed": seed}
-            for scheme in self.schemes
+            self.folder / f"{find(one).name}-seed{seed}": {"scheme": one, "seed": seed}
+            for one in self.schemes
             for seed in self.seeds
         }
 
@@ -79,7 +81,7 @@ def started(
         )
     if not schemes:
         raise BadInput("compare takes schemes: bouquet compare fedavg local apfl.")
-    return Comparison(folder, tuple(schemes), tuple(seeds), values)
+    return Comparison(folder, tuple(map(absolute, schemes)), tuple(seeds), values)
 
 
 def resumed(
@@ -97,7 +99,7 @@ def resumed(
     keys = {name.removeprefix("keys."): value for name, value in told.items()}
     return Comparison(
         folder,
-        tuple(dict.fromkeys([*before, *schemes])),
+        tuple(dict.fromkeys([*before, *map(absolute, schemes)])),
         tuple(dict.fromkeys([*sown, *seeds])),
         keys | dict(values),
     )

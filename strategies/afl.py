@@ -40,6 +40,8 @@ from strategies.fedavg import FedAvg
 
 # A weight of exactly 0 could leave a round without any; this much cannot be seen in a mean.
 LEAST = 1e-12
+# Beyond this a weight's digits would be lost beside a client's loss.
+LARGE = 1e6
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class AFL(FedAvg):
 
 def projected(point: Tensor) -> Tensor:
     """The nearest point of the simplex (Duchi et al. 2008, figure 1)."""
+    if float(point.max()) > LARGE:
+        point = point - point.max()  # the nearest point is the same, and no digits are lost
     falling = point.sort(descending=True).values
     excess = (falling.cumsum(0) - 1) / torch.arange(1, len(point) + 1, dtype=point.dtype)
     last = int((falling > excess).sum()) - 1

@@ -43,6 +43,13 @@ def test_the_projection_is_the_nearest_point_of_the_simplex(values: list[float])
         assert (point - nearest) @ (corner - nearest) <= 1e-12
 
 
+@given(st.lists(st.floats(-1e37, 1e37), min_size=1, max_size=6))
+def test_no_loss_however_absurd_takes_the_weights_off_the_simplex(values: list[float]) -> None:
+    nearest = projected(np.array(values))
+    assert nearest.min() >= 0
+    assert nearest.sum() == pytest.approx(1.0, abs=1e-9)
+
+
 def test_a_projection_derived_by_hand() -> None:
     """(0.9, 0.4, −0.2): taking 0.15 off the first two leaves (0.75, 0.25) and clips the third."""
     np.testing.assert_allclose(projected(np.array([0.9, 0.4, -0.2])), [0.75, 0.25, 0.0], atol=1e-15)

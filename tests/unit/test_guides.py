@@ -1,0 +1,81 @@
+"""The guides for programs: every piece of code in them runs as it stands."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(guide: str, language: str) -> list[str]:
+    text = (ROOT / "docs" / guide).read_text("utf-8")
+    return [
+        code
+        for kind, code in re.findall(r"^```(\w*)\n(.*?)^```$", text, re.M | re.S)
+        if kind == language
+    ]
+
+
+def run(code: str, folder: Path) -> str:
+    """Run Python as a user would, in a folder of their own."""
+    words = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=words,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_guide_to_the_api_runs_as_it_stands(tmp_path: Path) -> None:
+    said = run("\n".join(blocks("api.md", "python")), tmp_path)
+    assert "Run('apfl', shared 0." in said
+    assert re.search(r"^apfl +2 ", said, re.M)
+    assert "Linear(in_features=8, out_features=2" in said
+
+
+def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:
+    notebook = json.loads((ROOT / "examples" / "notebook.ipynb").read_text("utf-8"))
+    cells = ["".join(one["source"]) for one in notebook["cells"] if one["cell_type"] == "code"]
+    assert not [one for one in notebook["cells"] if one.get("outputs")]
+    said = run("\n".join([*cells, "print(runs.table())"]), tmp_path)
+    assert re.search(r"^local +2 ", said, re.M)
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the guide's scheme."""
+    folder = tmp_path_factory.mktemp("mine")
+    (folder / "mine.py").write_text(blocks("schemes.md", "python")[0])
+    return folder
+
+
+def commands() -> list[str]:
+    return [line for block in blocks("schemes.md", "") for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_the_commands_for_a_scheme_of_ones_own_run_as_they_stand(command: str, mine: Path) -> None:
+    words = [sys.executable, "-m", *shlex.split(command)]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, cwd=mine, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "fedper" in done.stdout
+
+
+def test_the_guides_scheme_keeps_the_laws_as_the_guide_says(mine: Path) -> None:
+    run(f"{blocks('schemes.md', 'python')[1]}\ntest_fedper_keeps_the_laws()", mine)
+
+
+def test_the_guides_scheme_is_short() -> None:
+    assert len(blocks("schemes.md", "python")[0].splitlines()) <= 40

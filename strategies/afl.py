@@ -64,7 +64,7 @@ class AFL(FedAvg):
 
 def projected(point: Tensor) -> Tensor:
     """The nearest point of the simplex (Duchi et al. 2008, figure 1)."""
-    if float(point.max()) > LARGE:
+    if float(point.abs().max()) > LARGE:
         point = point - point.max()  # the nearest point is the same, and no digits are lost
     falling = point.sort(descending=True).values
     excess = (falling.cumsum(0) - 1) / torch.arange(1, len(point) + 1, dtype=point.dtype)

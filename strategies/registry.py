@@ -1,5 +1,6 @@
 """Which schemes there are: ours by name, those of installed packages, others by import path."""
 
+from dataclasses import Field
 from importlib.metadata import entry_points
 
 from strategies.afl import AFL
@@ -74,4 +75,8 @@ def _checked(found: object, name: str) -> type[AnyScheme]:
         raise BadInput(f"scheme {name!r} must be a subclass of bouquet.Scheme, not {found!r}.")
     if not found.name or (found.name in SCHEMES and SCHEMES[found.name] is not found):
         raise BadInput(f"scheme {name!r} must have a name of its own, not {found.name!r}.")
+    if any(isinstance(value, Field) for value in vars(found).values()):
+        raise BadInput(
+            f"scheme {name!r} must be made a dataclass, with @dataclass(frozen=True), to have keys."
+        )
     return found

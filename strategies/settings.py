@@ -8,7 +8,7 @@ The same keys come from the command line, a TOML file or Flower's run config, an
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -194,7 +194,8 @@ class Settings:
 
     def _of(self, kind: type[Kind]) -> Kind:
         """A scheme with its keys."""
-        return next(one for one in self.schemes if type(one) is kind)
+        # By name: a file that changed since is another class.
+        return cast(Kind, next(one for one in self.schemes if one.name == kind.name))
 
     @property
     def split(self) -> str:
@@ -273,8 +274,16 @@ def schemes_of(values: Mapping[str, object]) -> list[type[AnyScheme]]:
     """Our schemes, and those from outside that keys name."""
     stages = [word.rpartition(":")[0] for word in str(values.get("pipeline", "")).split()]
     named = [str(values.get("scheme", "")), *stages]
-    outside = [find(name) for name in dict.fromkeys(named) if name and name not in SCHEMES]
-    return [*SCHEMES.values(), *outside]
+    outside = {find(name): name for name in named if name and name not in SCHEMES}
+    paths: dict[str, str] = {}
+    for scheme, path in outside.items():
+        if scheme.name in paths:
+            raise BadInput(
+                f"schemes must have names of their own, but {paths[scheme.name]!r} and {path!r} "
+                f"are both called {scheme.name!r}."
+            )
+        paths[scheme.name] = path
+    return list(dict.fromkeys([*SCHEMES.values(), *outside]))
 
 
 def parse(

@@ -230,11 +230,15 @@ class Settings:
 
         ``rounds`` stays that of the whole run.
         """
-        everyone = {"clients-per-round": 0} if find(stage.scheme).everyone else {}
+        trainer = find(stage.scheme)
+        everyone = {"clients-per-round": 0} if trainer.everyone else {}
         flat = self.flat() | {"pipeline": "", "stage-keys": "", "scheme": stage.scheme} | everyone
-        return parse(
+        chosen = parse(
             flat | keys_of_stage(self.run.stage_keys, stage), [type(one) for one in self.schemes]
         )
+        # Whoever reads these knows our schemes and the one they name, no other stage's.
+        known = [one for one in chosen.schemes if one.name in {*SCHEMES, trainer.name}]
+        return replace(chosen, schemes=tuple(known))
 
     def lr_in(self, round_: int, stage: Stage) -> float:
         """The local learning rate in a round of a stage."""

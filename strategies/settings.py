@@ -29,7 +29,7 @@ from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
 from strategies.core.scheme import AnyScheme
 from strategies.core.server_optimizers import KINDS, Optimized, ServerOptimizer
-from strategies.registry import SCHEMES, find
+from strategies.registry import SCHEMES, find, lookup
 from strategies.stages import Stage, is_own, keys_of_stage, own_keys, stages
 
 Kind = TypeVar("Kind", bound=AnyScheme)
@@ -278,16 +278,14 @@ def schemes_of(values: Mapping[str, object]) -> list[type[AnyScheme]]:
     """Our schemes, and those from outside that keys name."""
     stages = [word.rpartition(":")[0] for word in str(values.get("pipeline", "")).split()]
     named = [str(values.get("scheme", "")), *stages]
-    outside = {find(name): name for name in named if name and name not in SCHEMES}
-    paths: dict[str, str] = {}
-    for scheme, path in outside.items():
-        if scheme.name in paths:
+    known = dict(SCHEMES)
+    for name in filter(None, named):
+        scheme = lookup(name)  # where there is none, it is refused where it is used
+        if scheme is not None and known.setdefault(scheme.name, scheme) is not scheme:
             raise BadInput(
-                f"schemes must have names of their own, but {paths[scheme.name]!r} and {path!r} "
-                f"are both called {scheme.name!r}."
+                f"scheme {name!r} must have a name of its own: another is called {scheme.name!r}."
             )
-        paths[scheme.name] = path
-    return list(dict.fromkeys([*SCHEMES.values(), *outside]))
+    return list(known.values())
 
 
 def parse(

@@ -438,5 +438,5 @@ def test_two_schemes_of_one_name_are_refused(write: Write) -> None:
     write("gentle.py", GENTLE)
     write("other.py", GENTLE)
     parse({"pipeline": f"{GENTLY}:1 gentle.py:Gentle:1"})  # one scheme, however it is called
-    with pytest.raises(BadInput, match=r"both called 'gentle'"):
+    with pytest.raises(BadInput, match=r"^scheme './other.py:Gentle' .*another is called 'gentle'"):
         parse({"pipeline": f"{GENTLY}:1 ./other.py:Gentle:1"})

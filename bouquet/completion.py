@@ -1,12 +1,14 @@
 """What a shell can complete. Read from files: to import the schemes takes seconds."""
 
+import re
+
 from bouquet.manifest import APP, flower_app
 
 
 def schemes(incomplete: str) -> list[str]:
-    """The names of schemes that begin so; each has a file of its own."""
-    files = sorted((APP / "strategies").glob("*.py"))
-    names = [file.stem for file in files if "\nSCHEME = " in file.read_text("utf-8")]
+    """The names of our schemes that begin so."""
+    texts = [file.read_text("utf-8") for file in sorted((APP / "strategies").glob("*.py"))]
+    names = [name for text in texts for name in re.findall(r'^    name = "(.*)"$', text, re.M)]
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -1,5 +1,6 @@
 """Which schemes there are: ours by name, those of installed packages, others by import path."""
 
+from dataclasses import Field
 from importlib.metadata import entry_points
 
 from strategies.afl import AFL
@@ -54,14 +55,22 @@ SCHEMES: dict[str, type[AnyScheme]] = {
 ENTRY_POINTS = "bouquet.schemes"
 
 
-def find(name: str) -> type[AnyScheme]:
-    """The scheme of a name: one of ours, of an installed package, or by import path."""
+def lookup(name: str) -> type[AnyScheme] | None:
+    """The scheme of a name: one of ours, of an installed package, or by import path; or none."""
     if name in SCHEMES:
         return SCHEMES[name]
     if is_path(name):
         return _checked(imported(name, "scheme"), name)
     for entry in entry_points(group=ENTRY_POINTS, name=name):
         return _checked(imported(entry.value, "scheme"), name)
+    return None
+
+
+def find(name: str) -> type[AnyScheme]:
+    """The scheme of a name, or a sentence that says which there are."""
+    found = lookup(name)
+    if found is not None:
+        return found
     known = [*SCHEMES, *(entry.name for entry in entry_points(group=ENTRY_POINTS))]
     raise BadInput(
         f"scheme must be one of {', '.join(known)}, or package.module:Name or ./file.py:Name for "
@@ -74,4 +83,8 @@ def _checked(found: object, name: str) -> type[AnyScheme]:
         raise BadInput(f"scheme {name!r} must be a subclass of bouquet.Scheme, not {found!r}.")
     if not found.name or (found.name in SCHEMES and SCHEMES[found.name] is not found):
         raise BadInput(f"scheme {name!r} must have a name of its own, not {found.name!r}.")
+    if any(isinstance(value, Field) for value in vars(found).values()):
+        raise BadInput(
+            f"scheme {name!r} must be made a dataclass, with @dataclass(frozen=True), to have keys."
+        )
     return found

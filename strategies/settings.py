@@ -8,7 +8,7 @@ The same keys come from the command line, a TOML file or Flower's run config, an
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -30,7 +30,7 @@ from strategies.core.errors import BadInput
 from strategies.core.imports import absolute
 from strategies.core.scheme import AnyScheme
 from strategies.core.server_optimizers import KINDS, Optimized, ServerOptimizer
-from strategies.registry import SCHEMES, find
+from strategies.registry import SCHEMES, find, lookup
 from strategies.stages import Stage, is_own, keys_of_stage, own_keys, stages
 
 Kind = TypeVar("Kind", bound=AnyScheme)
@@ -195,7 +195,8 @@ class Settings:
 
     def _of(self, kind: type[Kind]) -> Kind:
         """A scheme with its keys."""
-        return next(one for one in self.schemes if type(one) is kind)
+        # By name: a file that changed since is another class.
+        return cast(Kind, next(one for one in self.schemes if one.name == kind.name))
 
     @property
     def split(self) -> str:
@@ -230,11 +231,15 @@ class Settings:
 
         ``rounds`` stays that of the whole run.
         """
-        everyone = {"clients-per-round": 0} if find(stage.scheme).everyone else {}
+        trainer = find(stage.scheme)
+        everyone = {"clients-per-round": 0} if trainer.everyone else {}
         flat = self.flat() | {"pipeline": "", "stage-keys": "", "scheme": stage.scheme} | everyone
-        return parse(
+        chosen = parse(
             flat | keys_of_stage(self.run.stage_keys, stage), [type(one) for one in self.schemes]
         )
+        # Whoever reads these knows our schemes and the one they name, no other stage's.
+        known = [one for one in chosen.schemes if one.name in {*SCHEMES, trainer.name}]
+        return replace(chosen, schemes=tuple(known))
 
     def lr_in(self, round_: int, stage: Stage) -> float:
         """The local learning rate in a round of a stage."""
@@ -274,8 +279,14 @@ def schemes_of(values: Mapping[str, object]) -> list[type[AnyScheme]]:
     """Our schemes, and those from outside that keys name."""
     stages = [word.rpartition(":")[0] for word in str(values.get("pipeline", "")).split()]
     named = [str(values.get("scheme", "")), *stages]
-    outside = [find(name) for name in dict.fromkeys(named) if name and name not in SCHEMES]
-    return [*SCHEMES.values(), *outside]
+    known = dict(SCHEMES)
+    for name in filter(None, named):
+        scheme = lookup(name)  # where there is none, it is refused where it is used
+        if scheme is not None and known.setdefault(scheme.name, scheme) is not scheme:
+            raise BadInput(
+                f"scheme {name!r} must have a name of its own: another is called {scheme.name!r}."
+            )
+    return list(known.values())
 
 
 def parse(

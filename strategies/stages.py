@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from strategies.core.config import Scalar
 from strategies.core.errors import BadInput
-from strategies.registry import SCHEMES, find
+from strategies.registry import SCHEMES, lookup
 
 # What the stages of a run have in common.
 COMMON = ("seed", "dtype", "nodes", "out", "store", "state-dir", "rounds", "pipeline", "scheme")
@@ -48,7 +48,7 @@ def stages(pipeline: str, scheme: str, rounds: int) -> tuple[Stage, ...]:
     found: list[Stage] = []
     for word in pipeline.split():
         name, _, count = word.rpartition(":")
-        trainer = SCHEMES.get(name) or (find(name) if ":" in name else None)
+        trainer = lookup(name)
         if trainer is None or not re.fullmatch(r"[1-9]\d{0,8}", count):
             raise BadInput(
                 "pipeline must be stages such as 'fedavg:100 fedalt:50 finetune:5', a scheme and "

@@ -44,6 +44,7 @@ from server_app.main import Job
 from server_app.replies import measures
 from server_app.roster import Client, Roster, message
 from server_app.runfolder import RunFolder, resumed, to_json
+from strategies import registry
 from strategies.core import wire
 from strategies.core.errors import BadInput, RunFailed
 from strategies.core.files import BadFile
@@ -208,6 +209,8 @@ def _value(rng: Random, key: Any) -> Any:
     near = [key.default, *key.choices, key.low, key.high]
     if key.kind is int:
         near += [int(one) for one in (key.low, key.high) if math.isfinite(one)]
+    if key.name == "scheme":
+        near += [*registry.SCHEMES, ":", "x:y", "os:path", "./nowhere.py:Name"]
     if key.name == "pipeline":
         near += ["fedavg:2 fedalt:1", "fedavg:", "fedavg:0", ":", "fedavg:2 nothing:1", "x:y:z"]
     return pick(rng, near) if rng.random() < 0.6 else junk(rng, key.default)

@@ -128,7 +128,10 @@ def descend(
     Tree or record
         The end point, of the same type as ``params``.
     """
-    names = ("",) if isinstance(params, dict) else tuple(moving or params._fields)  # type: ignore[attr-defined]
+    if isinstance(params, dict):
+        names: tuple[str, ...] = ("",)
+    else:
+        names = params._fields if moving is None else tuple(moving)  # type: ignore[attr-defined]
     speeds = [(rates or {}).get(name, sgd.lr) for name in names]
 
     def parts_of(point: P) -> Parts:

@@ -26,7 +26,7 @@ def test_every_scheme_ends_with_the_bits_of_a_simulation(
     assert all(event["clients"] == ["000", "001", "002"] for event in there.events)
     assert there.sha == here.sha
     kept = states(here.path / "state")
-    stateful = [name for name in DEPLOYABLE if SCHEMES[name].stateful]
+    stateful = [name for name in DEPLOYABLE if SCHEMES[name]().stateful]
     assert len(kept) >= 2 * len(stateful)
     assert fleet.states(there) == kept
     # dFedU's clients mix on the device: what comes down are neighbours' models, not the mixture.

@@ -101,8 +101,12 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
+NO_SCHEME = (
+    f"scheme must be one of {', '.join(SCHEMES)}, or package.module:Name or ./file.py:Name for "
+    "one of yours, not 'fedfoo'."
+)
 WRONG_KEYS = [
-    ("scheme", "fedfoo", f"scheme must be one of {listed(SCHEMES)}, not 'fedfoo'."),
+    ("scheme", "fedfoo", NO_SCHEME),
     ("ruonds", "3", "Unknown key ruonds: did you mean rounds? `bouquet keys` lists all"),
     ("apfl.beta", "3", "Unknown key apfl.beta: did you mean "),
     ("model.name", "resnet", f"model.name must be one of {listed(MODELS)}, not 'resnet'."),
@@ -156,8 +160,8 @@ def test_a_wrong_key_is_refused_in_one_sentence_and_nothing_is_written(
             ["simulate", "--engine", "ray", "-c", "store=memory"],
             "store must be 'context' or 'disk' on the ray engine",
         ),
-        (["compare", "fedavg", "fedfoo"], f"scheme must be one of {listed(SCHEMES)}, not 'fed"),
-        (["schemes", "fedfoo"], f"scheme must be one of {', '.join(SCHEMES)}, not 'fedfoo'."),
+        (["compare", "fedavg", "fedfoo"], NO_SCHEME),
+        (["schemes", "fedfoo"], NO_SCHEME),
         (["data", "describe", "mnits"], f"data.name must be one of {listed(DATASETS)}, not 'mnits"),
         (["data", "describe", "digits", "-c", "rounds=x"], "rounds must be a whole number"),
         (["data", "describe", "digits", "--picture", "a.jpg"], "--picture takes a file that ends"),
@@ -598,7 +602,7 @@ def test_a_scheme_is_shown_with_every_key_its_default_and_what_is_allowed(
     outcome = bouquet("schemes", "apfl")
     assert outcome.code == 0
     assert SCHEMES["apfl"].paper in outcome.out
-    assert_keys(outcome.out, keys_of(SCHEMES["apfl"].config, "apfl"))
+    assert_keys(outcome.out, keys_of(SCHEMES["apfl"], "apfl"))
 
 
 def assert_keys(text: str, keys: Iterable[Key]) -> None:

@@ -10,6 +10,7 @@ from hypothesis import settings as checked
 from hypothesis import strategies as st
 
 from data import DATASETS
+from strategies import SCHEMES
 from strategies.core.config import LARGEST, Key, flatten, key, keys_of, read, refuse_unknown, write
 from strategies.core.errors import BadInput
 from strategies.settings import all_keys, parse
@@ -183,6 +184,8 @@ def test_uploads_are_weighted_as_the_scheme_has_it_unless_the_user_says(
 
 def values_of(one: Key) -> st.SearchStrategy[object]:
     """Values that a key allows."""
+    if one.name == "scheme":
+        return st.sampled_from(list(SCHEMES))
     if one.choices:
         return st.sampled_from(one.choices)
     if one.kind is int:

@@ -87,7 +87,9 @@ def test_parts_go_at_the_common_rate_unless_each_has_its_own() -> None:
     start = Parts(tree(4.0), tree(4.0), number(4.0))
     common = descend(parts_loss, start, [batch(0.0)], Sgd(0.5))
     assert [common.w["w"].item(), common.v["w"].item(), common.alpha.item()] == [2.0, 2.0, 2.5]
-    own = descend(parts_loss, start, [batch(0.0)], Sgd(9.0), rates=(0.5, 0.25, 1.0))
+    own = descend(
+        parts_loss, start, [batch(0.0)], Sgd(9.0), rates={"w": 0.5, "v": 0.25, "alpha": 1.0}
+    )
     assert [own.w["w"].item(), own.v["w"].item(), own.alpha.item()] == [2.0, 3.0, 1.0]
 
 
@@ -263,7 +265,7 @@ def test_every_part_decays_at_its_own_rate_and_single_tensors_never() -> None:
     """At the optimum 2 only the pull 0.5·2 = 1 moves; alpha's slope is 3 and no more."""
     start = Parts(tree(2.0), tree(2.0), number(2.0))
     sgd = Sgd(1.0, decoupled_decay=0.5)
-    end = descend(parts_loss, start, [batch(2.0)], sgd, rates=(1.0, 0.25, 1.0))
+    end = descend(parts_loss, start, [batch(2.0)], sgd, rates={"w": 1.0, "v": 0.25, "alpha": 1.0})
     assert [end.w["w"].item(), end.v["w"].item(), end.alpha.item()] == [1.0, 1.75, -1.0]
 
 

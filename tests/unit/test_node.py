@@ -110,7 +110,7 @@ def test_the_size_of_a_chunk_changes_rounding_alone(scheme: str, chunk: int) -> 
         assert judged_too.metrics[name] == pytest.approx(values, abs=1e-12)
     for client, identity in identities(scheme):
         one, other = kept.load(identity, 2), also_kept.load(identity, 2)
-        assert (one is None) == (other is None) == (not SCHEMES[scheme].stateful), client
+        assert (one is None) == (other is None) == (not SCHEMES[scheme]().stateful), client
         if one and other:
             assert_near(one.tensors, other.tensors)
 

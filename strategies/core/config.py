@@ -17,6 +17,9 @@ from strategies.core.errors import BadInput
 Scalar = bool | int | float | str
 C = TypeVar("C")
 
+# Of numbers that are no whole ones: far beyond any use, and far from float32's own limit.
+LARGEST = 1e30
+
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
@@ -93,6 +96,11 @@ class Key:
             too_low = value <= self.low if self.open_low else value < self.low
             if not math.isfinite(value) or too_low or value > self.high:
                 raise wrong
+            if isinstance(value, float) and abs(value) > LARGEST:
+                raise BadInput(
+                    f"{self.name} must be at most {LARGEST:g} in size, not {value:g}: float32 has "
+                    "no room for what is computed with it."
+                )
         return value  # type: ignore[return-value]  # one of the four kinds by now
 
 

@@ -225,3 +225,9 @@ def test_the_run_itself_can_be_changed_without_touching_the_rest() -> None:
     after = before.with_run(rounds=7)
     assert after.flat() == before.flat() | {"rounds": 7}
     assert before.run.rounds == parse({}).run.rounds
+
+
+def test_a_number_float32_has_no_room_for_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"server-lr must be at most 1e\+30 in size, not 1e\+31"):
+        parse({"server-lr": 1e31})
+    assert parse({"server-lr": 1e30}).run.server_lr == 1e30

@@ -5,9 +5,11 @@ Exit codes: 0 for success, 1 for a run that failed, 2 for wrong input.
 
 import logging
 import os
+import shlex
 import sys
 import tomllib
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -15,10 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import click
 import typer
 
-from bouquet import edge_cli
+from bouquet import completion, edge_cli
 
 if TYPE_CHECKING:
     from bouquet.display import Finished, Observer
+    from server_app.main import Job
     from strategies.core.config import Key
 
 # Torch, Ray and Flower take seconds to import, so commands import what they need
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     help="Federated learning where every client ends up with a model of its own.",
@@ -34,9 +36,24 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="The data sets there are.")
 app.add_typer(data_app, name="data")
 app.add_typer(edge_cli.node_app, name="node")
-app.command()(edge_cli.superlink)
-app.command()(edge_cli.export)
-app.command()(edge_cli.audit)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"bouquet {version('bouquet')}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Federated learning where every client ends up with a model of its own."""
 
 
 class Engine(StrEnum):
@@ -54,8 +71,17 @@ ConfigOption = Annotated[
 ]
 KeysOption = Annotated[
     list[str] | None,
-    typer.Option("-c", metavar="KEY=VALUE", help="Set a key; may be given many times."),
+    typer.Option(
+        "-c",
+        metavar="KEY=VALUE",
+        help="Set a key (bouquet keys lists them); may be given many times.",
+        autocompletion=completion.keys,
+    ),
 ]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", help="No progress, and of the result the folder alone.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="The result as JSON instead of a table.")]
 DashboardOption = Annotated[
     bool,
     typer.Option(
@@ -83,12 +109,8 @@ def simulate(
     keys: KeysOption = None,
     out: OutOption = None,
     resume: ResumeOption = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="No progress, and of the result the folder alone.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The result as JSON instead of a table.")
-    ] = False,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
     dashboard: DashboardOption = False,
     tensorboard: TensorboardOption = False,
 ) -> None:
@@ -106,12 +128,12 @@ def simulate(
 
       bouquet simulate -c rounds=500 --dashboard
     """
-    from bouquet.display import show, show_json
+    from bouquet.display import show, show_json, told
 
-    values = _values(config, keys, out, resume)
-    runs = _run(engine.value, [values], resume, quiet, dashboard, tensorboard)
+    plan = Plan(_values(config, keys, out, resume), resume)
+    runs = _run(engine.value, [plan], None, quiet, dashboard, tensorboard)
     if as_json:
-        show_json(runs[0])
+        show_json(told(runs[0]))
     elif quiet:
         print(runs[0].folder)
     else:
@@ -120,32 +142,101 @@ def simulate(
 
 @app.command()
 def compare(
-    schemes: Annotated[list[str], typer.Argument(help="Schemes to run, one after the other.")],
+    schemes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Schemes to run, one after the other.",
+            metavar="SCHEME...",
+            autocompletion=completion.schemes,
+        ),
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(help="Run each scheme with each of these seeds.", metavar="0,1,2")
+    ] = "",
     engine: EngineOption = Engine.inline,
     config: ConfigOption = None,
     keys: KeysOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the runs' folders.", metavar="DIR")
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Go on with the comparison in this folder: runs that are not finished, then those "
+            "that are missing, also of schemes and seeds that are new.",
+            metavar="DIR",
+        ),
+    ] = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
     dashboard: DashboardOption = False,
+    tensorboard: TensorboardOption = False,
 ) -> None:
     """Train the same clients with several schemes and put the results in one table.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
       bouquet compare fedavg local apfl -c rounds=30
-    """
-    from bouquet.display import show
-    from strategies.core.errors import BadInput
 
-    for scheme in schemes:
-        if schemes.count(scheme) > 1:
+      bouquet compare fedavg apfl --seeds 0,1,2 --out runs/seeds
+
+      bouquet compare --resume runs/seeds
+    """
+    from bouquet import comparison
+    from bouquet.display import show, show_json, show_seeds, told
+    from bouquet.engines import workers
+    from server_app.runfolder import unused
+    from strategies.core.errors import BadInput
+    from strategies.settings import parse
+
+    named = schemes or []
+    for scheme in named:
+        if named.count(scheme) > 1:
             raise BadInput(f"compare takes each scheme once, not {scheme!r} again.")
-    values = _values(config, keys, None)
-    jobs = [values | {"scheme": scheme} for scheme in schemes]
-    if out is not None:
-        jobs = [job | {"out": str(out / str(job["scheme"]))} for job in jobs]
-    show(_run(engine.value, jobs, None, dashboard=dashboard))
+    values = _values(config, keys, out, resume)
+    sown = comparison.read_seeds(seeds)
+    if sown and "seed" in values:
+        raise BadInput("Set seed or --seeds, not both.")
+    if resume is not None:
+        whole = comparison.resumed(resume, named, sown, values)
+    else:
+        folder = Path(str(values.pop("out", "")) or unused(f"compare-{parse(values).data.name}"))
+        nodes = values.get("nodes") or workers()  # the same, wherever it may go on
+        whole = comparison.started(folder, named, sown, values | {"nodes": nodes})
+    plans: dict[Path, Plan] = {}
+    done: dict[Path, Finished] = {}
+    changes = values | {name: whole.values[name] for name in ("rounds",) if name in whole.values}
+    for place, own in whole.runs().items():
+        note = f" seed {own['seed']}" if "seed" in own else ""
+        if not (place / "config.toml").exists():
+            plans[place] = Plan({**whole.values, **own, "out": str(place)}, note=note)
+        elif (ended := _finished(place, changes | own)) is not None:
+            done[place] = ended
+        else:
+            plans[place] = Plan(changes | own, place, note)
+    with whole.kept():
+        new = _run(engine.value, list(plans.values()), whole.folder, quiet, dashboard, tensorboard)
+    done |= dict(zip(plans, new, strict=True))
+    runs = [done[place] for place in whole.runs()]
+    if as_json:
+        show_json([told(run) for run in runs])
+    elif quiet:
+        print(whole.folder)
+    elif whole.seeds:
+        show_seeds(runs, whole.folder)
+    else:
+        show(runs)
+
+
+def _finished(folder: Path, values: dict[str, object]) -> "Finished | None":
+    """How a run ended, if it did and no more rounds are asked for."""
+    from bouquet.display import Finished
+    from bouquet.runs import read
+    from server_app.runfolder import RunFolder, resumed
+
+    summary = read(folder).summary
+    rounds = resumed(RunFolder(folder), values).run.rounds
+    return Finished(summary, folder) if summary.get("rounds") == rounds else None
 
 
 @app.command()
@@ -215,8 +306,9 @@ def deploy(
 ) -> None:
     """Train over gRPC: a SuperLink and nodes on this machine, with TLS and a key a node.
 
-    Each node is a process of its own and keeps what is personal in a folder of its own. All that
-    was started is stopped at the end; logs of every process are in the run's folder.
+    Each node is a process of its own and keeps what is personal in a folder of
+    its own. All that was started is stopped at the end; logs of every process
+    are in the run's folder.
 
     [bold]Example[/bold]
 
@@ -242,17 +334,23 @@ def deploy(
         if dashboard:
             beside_it.enter_context(beside.dashboard(folder.path, _say_address))
         follow = beside_it.enter_context(progress())
-        observers = [follow(settings.run.scheme, settings.run.rounds, done)]
+        observers = [follow(settings.run.scheme, settings.run.rounds, done, "")]
         if tensorboard:
             observers.append(beside_it.enter_context(_tensorboard(folder.path)))
         told = settings.with_run(resume=resume is not None, out=str(folder.path.absolute()))
-        summary = deploy(told, folder, hosts, _all_told(observers))
+        try:
+            summary = deploy(told, folder, hosts, _all_told(observers))
+        except KeyboardInterrupt:
+            raise Interrupted("deploy", folder.path, begun=folder.checkpoint.exists()) from None
     show([Finished(summary, folder.path)])
 
 
 @app.command()
 def schemes(
-    name: Annotated[str | None, typer.Argument(help="Show one scheme with its keys.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Show one scheme with its keys.", autocompletion=completion.schemes),
+    ] = None,
 ) -> None:
     """The schemes there are, with their papers and keys.
 
@@ -260,7 +358,7 @@ def schemes(
 
       bouquet schemes apfl
     """
-    from bouquet.display import out
+    from bouquet import listing
     from strategies import SCHEMES
     from strategies.core.config import keys_of
     from strategies.core.errors import BadInput
@@ -268,13 +366,52 @@ def schemes(
     if name is not None and name not in SCHEMES:
         raise BadInput(f"scheme must be one of {', '.join(SCHEMES)}, not {name!r}.")
     for scheme in SCHEMES.values() if name is None else [SCHEMES[name]]:
-        out.print(f"[bold]{scheme.name}[/bold]  {scheme.title}", highlight=False)
+        listing.entry(scheme.name, scheme.title)
         for what in ("paper", "shares", "keeps", "exception", "weights"):
             said = getattr(scheme, what)
             if said:
-                out.print(f"  {what:<11}{said}", highlight=False, soft_wrap=True)
+                listing.fact(what, said)
         if name is not None:
-            _print_keys(list(keys_of(scheme.config, scheme.name)))
+            print()
+            listing.keys(keys_of(scheme.config, scheme.name))
+
+
+@app.command()
+def keys(
+    word: Annotated[
+        str,
+        typer.Argument(
+            help="Only keys with this in their name or meaning.",
+            metavar="[WORD]",
+            show_default=False,
+            autocompletion=completion.key_names,
+        ),
+    ] = "",
+) -> None:
+    """Every key there is: its default, what is allowed, what it means.
+
+    [bold]Examples[/bold]
+
+      bouquet keys
+
+      bouquet keys rounds
+
+      bouquet keys apfl.
+    """
+    from bouquet import listing
+    from strategies.core.errors import BadInput
+    from strategies.settings import all_keys
+
+    found = [
+        one
+        for one in all_keys()
+        if word.lower() in f"{one.name} {one.doc} {one.degenerate}".lower()
+    ]
+    if not found:
+        raise BadInput(
+            f"No key has {word!r} in its name or meaning; `bouquet keys` lists all there are."
+        )
+    listing.keys(found)
 
 
 @app.command()
@@ -301,20 +438,17 @@ def models(
 
       bouquet models transformer -c model.blocks=2 -c personal.bottleneck=8
     """
-    from rich.table import Table
-
-    from bouquet.display import out
+    from bouquet import listing
     from models import MODELS, ModelConfig, PersonalConfig
     from strategies.core.config import keys_of
 
     if name is not None:
         _show_model(name, shape, classes, _values(config, keys, None))
         return
-    table = Table("model", "what it is", header_style="bold")
     for model in MODELS.values():
-        table.add_row(model.name, model.doc)
-    out.print(table)
-    _print_keys([*keys_of(ModelConfig, "model"), *keys_of(PersonalConfig, "personal")])
+        listing.entry(model.name, model.doc)
+    print()
+    listing.keys([*keys_of(ModelConfig, "model"), *keys_of(PersonalConfig, "personal")])
 
 
 def _show_model(name: str, shape: str, classes: int, values: dict[str, object]) -> None:
@@ -365,24 +499,22 @@ def data_list() -> None:
 
       bouquet data list
     """
-    from rich.table import Table
-
+    from bouquet import listing
     from bouquet.display import out
     from data import DATASETS, DataConfig
     from data.cache import PACKAGES, cache_folder, is_fetched
     from strategies.core.config import keys_of
 
-    table = Table("data set", "what it is", "clients", "model", "here", header_style="bold")
     for one in DATASETS.values():
-        clients = "its own" if one.natural else "by data.partition"
+        facts = [f"model {one.model}"]
+        facts.append("clients of its own" if one.natural else "clients by data.partition")
         package = PACKAGES.get(one.name)
-        here = "" if package is None else f"{package.size / 1e6:.1f} MB to fetch"
-        if package is not None and is_fetched(one.name):
-            here = "fetched"
-        table.add_row(one.name, one.doc, clients, one.model, here)
-    out.print(table)
-    out.print(f"Fetched data is in {cache_folder()}.", highlight=False, soft_wrap=True)
-    _print_keys(list(keys_of(DataConfig, "data")))
+        if package is not None:
+            size = f"{package.size / 1e6:.1f} MB to fetch"
+            facts.append("fetched" if is_fetched(one.name) else size)
+        listing.entry(one.name, ", ".join(facts), one.doc)
+    out.print(f"\nFetched data is in {cache_folder()}.\n", highlight=False, soft_wrap=True)
+    listing.keys(keys_of(DataConfig, "data"))
 
 
 class Origin(StrEnum):
@@ -442,9 +574,10 @@ def data_describe(
 
       bouquet data describe mnist -c data.clients=100 --picture mnist.png
     """
-    from bouquet.display import describe, out
+    from bouquet.display import describe, err, out
     from data import load
     from data.describe import draw, label_table
+    from data.prepare import size_warning
     from strategies.core.errors import BadInput
     from strategies.settings import parse
 
@@ -453,10 +586,13 @@ def data_describe(
         raise BadInput(f"--picture takes a file that ends in .png, not {str(picture)!r}.")
     found = load(settings.data, settings.run.seed, settings.dtype)
     describe(found)
+    warning = size_warning(found.x, settings.data.scale) if found.classes else ""
+    if warning:
+        err.print(warning, highlight=False, soft_wrap=True)
     if picture is not None:
         if not found.classes:
             raise BadInput(f"--picture needs classes, and {name} has none.")
-        draw(label_table(found), list(found.clients), name, picture)
+        draw(label_table(found), list(found.clients), found.names, name, picture)
         out.print(f"picture: {picture}", highlight=False, soft_wrap=True)
 
 
@@ -487,27 +623,52 @@ def data_split(
     console.print(f"{len(found.clients)} clients: {out}", highlight=False, soft_wrap=True)
 
 
+app.command()(edge_cli.superlink)
+app.command()(edge_cli.export)
+app.command()(edge_cli.audit)
+
+
+class Interrupted(Exception):
+    """A run that was stopped from outside, and how it goes on."""
+
+    def __init__(self, command: str, folder: Path, *, begun: bool) -> None:
+        again = f"bouquet {command} --resume {shlex.quote(str(folder))}"
+        how = f"to go on from its last finished round: {again}"
+        super().__init__(
+            f"interrupted; {how}" if begun else "interrupted before anything was written."
+        )
+
+
 def main() -> None:
     """Run the command line: one clear sentence for wrong input, never a traceback."""
-    from strategies.core.errors import BadInput, FetchFailed, RunFailed
-
     for name in ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED"):
         os.environ.setdefault(name, "0")
     try:
-        code = typer.main.get_command(app).main(standalone_mode=False)
+        code = typer.main.get_command(app).main(prog_name="bouquet", standalone_mode=False)
         if code == 130:  # what typer makes of Ctrl-C
-            _stop(1, "interrupted; --resume goes on from the last finished round.")
+            _stop(1, "interrupted.")
         sys.exit(code)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(2)
     except click.ClickException as error:
         _stop(2, f"{error.format_message()} See bouquet --help.")
-    except BadInput as error:
-        _stop(2, str(error))
-    except FetchFailed as error:
+    except Interrupted as error:
         _stop(1, str(error))
-    except (RunFailed, OSError) as error:  # a full disk, say
+    except Exception as error:
+        _explain(error)
+        raise
+
+
+def _explain(error: Exception) -> None:
+    """End with a sentence where there is one for the error."""
+    from strategies.core.errors import BadInput, FetchFailed, RunFailed  # whose package has torch
+
+    if isinstance(error, BadInput):
+        _stop(2, str(error))
+    if isinstance(error, FetchFailed):
+        _stop(1, str(error))
+    if isinstance(error, (RunFailed, OSError)):  # a full disk, say
         _stop(1, f"the run failed: {error}")
 
 
@@ -543,52 +704,81 @@ def _all_told(observers: "list[Observer]") -> "Observer":
     return tell
 
 
+@dataclass(frozen=True)
+class Plan:
+    """A run to start with these keys, or to go on with where there is a folder.
+
+    ``note`` tells it from other runs of its scheme.
+    """
+
+    values: dict[str, object]
+    resume: Path | None = None
+    note: str = ""
+
+
 def _run(
     engine: str,
-    runs: list[dict[str, object]],
-    resume: Path | None,
+    plans: list[Plan],
+    comparison: Path | None,
     quiet: bool = False,
     dashboard: bool = False,
     tensorboard: bool = False,
 ) -> "list[Finished]":
-    """Simulate one run after the other; a wrong key of the last stops the first."""
+    """Simulate one run after the other; a wrong key of the last stops the first.
+
+    ``comparison`` is the folder that holds them all, if one does.
+    """
     from bouquet import beside
     from bouquet.display import Finished, progress
-    from bouquet.engines import simulate, with_nodes
-    from server_app.main import Job
-    from server_app.runfolder import RunFolder, new_folder, resumed
-    from strategies.core.errors import BadInput
-    from strategies.settings import parse
+    from bouquet.engines import simulate
 
     # Flower's own chatter is for people who debug Flower.
     logging.getLogger("flwr").setLevel(os.environ.get("BOUQUET_LOG", "WARNING"))
     if tensorboard:
         _check_tensorboard()
+    if not plans:
+        return []
     with ExitStack() as beside_them:
         follow = beside_them.enter_context(progress(quiet))
         jobs = []
-        for values in runs:
-            if values.get("resume"):
-                raise BadInput("resume=true is for flwr run; use --resume DIR.")
-            if resume is not None:
-                folder = RunFolder(resume)
-                settings = resumed(folder, values)
-                if (resume / "devices").exists():
-                    raise BadInput(f"--resume: {resume} is a deployment's; use bouquet deploy.")
-                done = folder.read_checkpoint().round
-            else:
-                settings, done = with_nodes(parse(values)), 0
-                folder = new_folder(settings)
-            observers = [follow(settings.run.scheme, settings.run.rounds, done)]
+        for plan in plans:
+            job, done = _prepared(plan)
+            run = job.settings.run
+            observers = [follow(run.scheme, run.rounds, done, plan.note)]
             if tensorboard:
-                observers.append(beside_them.enter_context(_tensorboard(folder.path)))
-            jobs.append(Job(settings, folder, resume is not None, _all_told(observers)))
+                observers.append(beside_them.enter_context(_tensorboard(job.folder.path)))
+            jobs.append(replace(job, observe=_all_told(observers)))
+        whole = comparison or jobs[0].folder.path
         if dashboard:
-            folders = [str(job.folder.path) for job in jobs]
-            shown = folders[0] if len(folders) == 1 else os.path.commonpath(folders)
-            beside_them.enter_context(beside.dashboard(Path(shown), _say_address))
-        summaries = simulate(jobs, engine)
+            beside_them.enter_context(beside.dashboard(whole, _say_address))
+        try:
+            summaries = simulate(jobs, engine)
+        except KeyboardInterrupt:
+            command = "simulate" if comparison is None else "compare"
+            again = command if engine == Engine.inline else f"{command} --engine {engine}"
+            begun = any(job.folder.checkpoint.exists() for job in jobs)
+            raise Interrupted(again, whole, begun=begun) from None
     return [Finished(one, job.folder.path) for one, job in zip(summaries, jobs, strict=True)]
+
+
+def _prepared(plan: Plan) -> "tuple[Job, int]":
+    """A plan's settings and folder, checked, and how many rounds are done."""
+    from bouquet.engines import with_nodes
+    from server_app.main import Job
+    from server_app.runfolder import RunFolder, new_folder, resumed
+    from strategies.core.errors import BadInput
+    from strategies.settings import parse
+
+    if plan.values.get("resume"):
+        raise BadInput("resume=true is for flwr run; use --resume DIR.")
+    if plan.resume is None:
+        settings = with_nodes(parse(plan.values))
+        return Job(settings, new_folder(settings)), 0
+    folder = RunFolder(plan.resume)
+    settings = resumed(folder, plan.values)
+    if (plan.resume / "devices").exists():
+        raise BadInput(f"--resume: {plan.resume} is a deployment's; use bouquet deploy.")
+    return Job(settings, folder, resume=True), folder.read_checkpoint().round
 
 
 def _values(
@@ -625,18 +815,3 @@ def _value(text: str, key: "Key") -> object:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _print_keys(keys: list["Key"]) -> None:
-    from rich.table import Table
-
-    from bouquet.display import out
-
-    if not keys:
-        return
-    table = Table("key", "default", "allowed", "meaning", header_style="bold")
-    for key in keys:
-        note = f" ({key.degenerate})" if key.degenerate else ""
-        default = str(key.default).lower() if key.kind is bool else str(key.default)
-        table.add_row(key.name, default, key.allowed, key.doc + note)
-    out.print(table)

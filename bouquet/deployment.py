@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from bouquet.certificates import make_certificates, make_node_key
+from bouquet.manifest import APP, flower_app, manifest
 from bouquet.warm import LIBRARIES, PARTITIONERS, install
 from data import load
 from server_app.loop import check_deployable
@@ -38,7 +38,6 @@ from server_app.runfolder import RunFolder, new_folder, resumed
 from strategies.core.errors import BadInput, RunFailed
 from strategies.settings import Settings, parse
 
-APP = Path(__file__).parent.parent
 HOST = "127.0.0.1"
 ADMITTED = "SuperNode ID"  # what a SuperNode says once it is let in
 Observer = Callable[[dict[str, Any]], None]
@@ -141,14 +140,12 @@ def bundle() -> bytes:
 
     Flower's own collection looks at every file below, a virtual environment's too, for seconds.
     """
-    described = APP / "pyproject.toml"
-    if not described.exists():
-        raise BadInput("deploy must run from bouquet's own folder: pyproject.toml is not here.")
-    patterns = tomllib.loads(described.read_text("utf-8"))["tool"]["flwr"]["app"]["fab-include"]
-    files = [
-        path for pattern in (*patterns, "*.toml", "*.md", "LICENSE") for path in APP.glob(pattern)
-    ]
-    return build_fab_from_files({path.relative_to(APP).as_posix(): path for path in files})[0]
+    patterns = flower_app()["fab-include"]
+    if manifest().parent == APP:  # a checkout; an installed app has neighbours there
+        patterns += ["*.toml", "*.md", "LICENSE"]
+    files = [path for pattern in patterns for path in APP.glob(pattern)]
+    content = {path.relative_to(APP).as_posix(): path for path in files}
+    return build_fab_from_files({**content, "pyproject.toml": manifest()})[0]
 
 
 @dataclass

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -13,12 +14,15 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    Task,
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from bouquet.runs import number, read_events
+from strategies.core.telling import short, telling
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from data import FederatedData
@@ -29,44 +33,65 @@ err = Console(stderr=True)
 
 BARS = "▁▂▃▄▅▆▇█"
 Observer = Callable[[dict[str, Any]], None]
+EXPLAINED = (
+    "On the clients' own test data. worst client: of the personal models; helped, hurt:"
+    " clients whose personal model does better, worse than the shared one."
+)
 
 
 @contextmanager
-def progress(quiet: bool = False) -> Iterator[Callable[[str, int, int], Observer]]:
+def progress(quiet: bool = False) -> Iterator[Callable[[str, int, int, str], Observer]]:
     """Show the progress of runs: bars on a terminal, plain lines elsewhere, or nothing.
 
-    Yields a function of a run's name, its rounds, and how many are done already.
+    Yields a function of a run's name, its rounds, how many are done already, and a note that tells
+    it from its like.
     """
     if quiet:
-        yield lambda title, rounds, done: lambda event: None
+        yield lambda title, rounds, done, note: lambda event: None
         return
     if not err.is_terminal:
-        yield (
-            lambda title, rounds, done: (
-                lambda event: err.print(
-                    f"{event['stage']} round {event['round']}/{rounds} {_words(event)}",
-                    highlight=False,
-                    soft_wrap=True,
-                )
-            )
-        )
+        yield lambda title, rounds, done, note: _lines(rounds, note)
         return
     columns = (
         TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[words]}"),
-        TimeRemainingColumn(compact=True),
+        BarColumn(bar_width=10, table_column=Column(no_wrap=True)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        _Words("{task.fields[words]}", table_column=Column()),
+        TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
     )
     with Progress(*columns, console=err) as bars:
 
-        def follow(title: str, rounds: int, done: int) -> Observer:
-            bar = bars.add_task(title, total=rounds, completed=done, words="waiting")
+        def follow(title: str, rounds: int, done: int, note: str) -> Observer:
+            bar = bars.add_task(title + note, total=rounds, completed=done, words="waiting")
+            words = telling(brief=True)
             return lambda event: bars.update(
-                bar, description=event["stage"], completed=event["round"], words=_words(event)
+                bar,
+                description=event["stage"] + note,
+                completed=event["round"],
+                words=words(event),
             )
 
         yield follow
+
+
+class _Words(TextColumn):
+    """What a narrow terminal cuts short, rather than the bar or the round."""
+
+    def render(self, task: Task) -> Text:
+        words = super().render(task)
+        words.no_wrap, words.overflow = True, "ellipsis"
+        return words
+
+
+def _lines(rounds: int, note: str) -> Observer:
+    """A line for each round."""
+    words = telling()
+
+    def tell(event: dict[str, Any]) -> None:
+        line = f"{event['stage']}{note} round {event['round']}/{rounds} {words(event)}"
+        err.print(line, highlight=False, soft_wrap=True)
+
+    return tell
 
 
 @contextmanager
@@ -132,22 +157,10 @@ def _holdings(data: "FederatedData") -> Table:
     for client, split in data.clients.items():
         row = [client, str(len(split.train)), str(len(split.test))]
         if data.classes:
-            counts = enumerate(data.label_counts(client))
-            row.append("  ".join(f"{label}:{count}" for label, count in counts if count))
+            counts = zip(data.names, data.label_counts(client), strict=True)
+            row.append("  ".join(f"{name}:{count}" for name, count in counts if count))
         table.add_row(*row)
     return table
-
-
-def _words(event: dict[str, Any]) -> str:
-    metrics = event["metrics"]
-    what = "accuracy" if "shared_accuracy" in metrics else "loss"
-    words = [f"{event['seconds']:.2f} s/round"]
-    for whose in ("shared", "personal"):
-        if f"{whose}_{what}" in metrics:
-            words.append(f"{whose} {what} {_number(metrics[f'{whose}_{what}'])}")
-    if event["failures"]:
-        words.append(f"{len(event['failures'])} failed")
-    return "  ".join(words)
 
 
 @dataclass(frozen=True)
@@ -160,7 +173,7 @@ class Finished:
 
 def results(runs: Sequence[Finished]) -> Table:
     """One line a run: how well, how evenly, at what cost."""
-    what = "accuracy" if "accuracy" in runs[0].summary["shared"] else "loss"
+    what = _measure(runs)
     table = Table(title=None, header_style="bold")
     table.add_column("scheme", no_wrap=True)
     for heading in (
@@ -175,12 +188,9 @@ def results(runs: Sequence[Finished]) -> Table:
         table.add_column(heading, justify="right")
     for run in runs:
         summary = run.summary
-        personal = summary["personal"][what]
         table.add_row(
             summary["scheme"],
-            _number(summary["shared"][what]["mean"]),
-            _number(personal["mean"]),
-            _number(personal["min"] if what == "accuracy" else personal["max"]),
+            *map(short, _outcome(summary, what)),
             str(summary["helped"]),
             str(summary["hurt"]),
             _bytes(summary["bytes_up"] + summary["bytes_down"]),
@@ -189,13 +199,21 @@ def results(runs: Sequence[Finished]) -> Table:
     return table
 
 
+def _measure(runs: Sequence[Finished]) -> str:
+    return "accuracy" if "accuracy" in runs[0].summary["shared"] else "loss"
+
+
+def _outcome(summary: dict[str, Any], what: str) -> tuple[float, float, float]:
+    """Of the shared model, of the personal ones, and of the worst of these."""
+    personal = summary["personal"][what]
+    worst = personal["min"] if what == "accuracy" else personal["max"]
+    return summary["shared"][what]["mean"], personal["mean"], worst
+
+
 def show(runs: Sequence[Finished]) -> None:
     """Print the table and where the runs are."""
     out.print(results(runs))
-    out.print(
-        "[dim]On the clients' own test data. worst client: of the personal models; helped, hurt:"
-        " clients whose personal model does better, worse than the shared one."
-    )
+    out.print(f"[dim]{EXPLAINED}")
     for run in runs:
         line = course(run)
         if line and "utf" in out.encoding.lower():  # other terminals have no such letters
@@ -207,9 +225,45 @@ def show(runs: Sequence[Finished]) -> None:
         out.print(f"{run.summary['scheme']}: {run.folder}", highlight=False, soft_wrap=True)
 
 
-def show_json(run: Finished) -> None:
-    """Print the summary and where the run is, for programs."""
-    print(json.dumps(run.summary | {"folder": str(run.folder)}, indent=2))
+def told(run: Finished) -> dict[str, Any]:
+    """A run's summary and where it is, for programs."""
+    return run.summary | {"folder": str(run.folder)}
+
+
+def show_json(result: object) -> None:
+    """Print a result for programs."""
+    print(json.dumps(result, indent=2))
+
+
+def show_seeds(runs: Sequence[Finished], folder: Path) -> None:
+    """Print the table of schemes that ran with several seeds each, and where the runs are."""
+    out.print(over_seeds(runs))
+    out.print(f"[dim]Means over the seeds ± standard deviations. {EXPLAINED}")
+    out.print(f"{len(runs)} runs: {folder}", highlight=False, soft_wrap=True)
+
+
+def over_seeds(runs: Sequence[Finished]) -> Table:
+    """One line a scheme: means and standard deviations over its runs."""
+    what = _measure(runs)
+    table = Table(header_style="bold")
+    table.add_column("scheme", no_wrap=True)
+    headings = (f"shared {what}", f"personal {what}", "worst client", "helped", "hurt")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for scheme in dict.fromkeys(run.summary["scheme"] for run in runs):
+        alike = [run.summary for run in runs if run.summary["scheme"] == scheme]
+        columns = zip(*(_outcome(one, what) for one in alike), strict=True)
+        spreads = [_with_spread(column) for column in columns]
+        counts = [f"{mean(one[name] for one in alike):.1f}" for name in ("helped", "hurt")]
+        table.add_row(scheme, *spreads, *counts)
+    return table
+
+
+def _with_spread(values: Sequence[float]) -> str:
+    if max(map(abs, values)) >= 1e4:
+        return short(mean(values))
+    spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{mean(values):.3f}{spread}"
 
 
 def course(run: Finished) -> str:
@@ -220,7 +274,7 @@ def course(run: Finished) -> str:
     values = [value for value in found if value is not None]
     if len(values) < 2:
         return ""
-    ends = f"{_number(values[0])} to {_number(values[-1])}"
+    ends = f"{short(values[0])} to {short(values[-1])}"
     return f"{run.summary['scheme']}: personal {what} {sparkline(values)} {ends}"
 
 
@@ -237,23 +291,19 @@ def newcomers(summary: dict[str, Any]) -> str:
     late = summary["newcomers"]
     what = "accuracy" if "accuracy" in late["shared"] else "loss"
     count = f"{len(late['clients'])} newcomer{'s' * (len(late['clients']) != 1)}"
-    shared, personal = (_number(late[whose][what]["mean"]) for whose in ("shared", "personal"))
-    others = _number(late["others"]["personal"][what]["mean"])
+    shared, personal = (short(late[whose][what]["mean"]) for whose in ("shared", "personal"))
+    others = short(late["others"]["personal"][what]["mean"])
     if not late["adaptation"]:
         return (
             f"{summary['scheme']}: {count} from round {late['joined']}: shared {what} {shared}, "
             f"personal {personal}; the others' personal {others}"
         )
-    steps = " ".join(_number(entry[f"personal_{what}"]) for entry in late["adaptation"])
+    steps = " ".join(short(entry[f"personal_{what}"]) for entry in late["adaptation"])
     last = len(late["adaptation"]) - 1
     return (
         f"{summary['scheme']}: {count} after training: shared {what} {shared}, personal after 0 "
         f"to {last} rounds {steps}; the others' personal {others}"
     )
-
-
-def _number(value: float) -> str:
-    return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.3e}"
 
 
 def _bytes(count: float) -> str:

@@ -1,6 +1,7 @@
 """Commands for real machines: a SuperLink, nodes, and what a device has."""
 
 import json
+import logging
 import os
 import shlex
 import sys
@@ -32,7 +33,8 @@ def superlink(
 ) -> None:
     """The server's half of a deployment: certificates the first time, then flower-superlink.
 
-    Prints the command it runs. Nodes need DIR/ca.pem; FLWR_HOME=DIR/flower is where flwr finds it.
+    Prints the command it runs. Nodes need DIR/ca.pem; flwr finds the SuperLink
+    with FLWR_HOME=DIR/flower.
 
     [bold]Example[/bold]
 
@@ -74,7 +76,7 @@ def node(
     data_path: Annotated[str, typer.Option(help="Its own data.", metavar="PATH")] = "",
     port: Annotated[int, typer.Option(help="A free port of this machine.")] = 9094,
 ) -> None:
-    """A device: its half of a deployment, what it stores, its personal model.
+    r"""A device: its half of a deployment, what it stores, its personal model.
 
     Without a command it prints the flower-supernode command and runs it.
 
@@ -82,8 +84,8 @@ def node(
 
       bouquet node key north.key
 
-      bouquet node --superlink HOST:9092 --ca ca.pem --key north.key --client-id north
-      --state-dir state --data-path shops
+      bouquet node --superlink HOST:9092 --ca ca.pem --key north.key \
+      --client-id north --state-dir state --data-path shops
 
       bouquet node state --state-dir state
     """
@@ -151,11 +153,16 @@ def node_state(state_dir: StateDir) -> None:
 
 @node_app.command("predict")
 def node_predict(
-    examples: Annotated[Path, typer.Argument(help="A .npz file with an array x.")],
+    examples: Annotated[
+        Path,
+        typer.Argument(
+            help="A .npz file with an array x, or a CSV file with the columns of inputs."
+        ),
+    ],
     state_dir: StateDir,
     client: ClientId,
 ) -> None:
-    """Use the personal model on this device, with no server: a class a line.
+    """Use the personal model on this device, with no server: a class's name a line.
 
     [bold]Example[/bold]
 
@@ -165,8 +172,9 @@ def node_predict(
     from data.folder import read_inputs
 
     predictor = read_predictor(find_predictor(state_dir, client))
-    for found in predictor.classes(read_inputs(examples)).tolist():
-        typer.echo(found if isinstance(found, int) else " ".join(map(str, found)))
+    for found in predictor.classes(read_inputs(examples, predictor.inputs)).tolist():
+        labels = [found] if isinstance(found, int) else found
+        typer.echo(" ".join(predictor.names[label] for label in labels))
 
 
 def export(
@@ -176,13 +184,18 @@ def export(
 ) -> None:
     """A client's own model for others: safetensors, and TorchScript where the model allows.
 
+    Of any run, finished or stopped: what was not written with save-predictors
+    is built from the run's folder, without training.
+
     [bold]Example[/bold]
 
       bouquet export runs/mine --client 003 --out model
     """
-    from client_app.predictor import export, find_predictor, read_predictor
+    from bouquet.rebuild import predictor_of
+    from client_app.predictor import export
 
-    for file in export(read_predictor(find_predictor(folder, client)), out):
+    logging.getLogger("flwr").setLevel("ERROR")  # what it warns of is in our own sentence
+    for file in export(predictor_of(folder, client), out):
         typer.echo(file)
 
 

@@ -105,7 +105,11 @@ def _curves(groups: Sequence[Group], what: str) -> _Drawing:
         for place, group in enumerate(groups):
             course = course_of(group, f"{whose}_{what}")
             colour = COLOURS[place % len(COLOURS)]
-            axis.plot(course.rounds, course.mean, color=colour, label=group.name, linewidth=1.6)
+            marker = "o" if len(course.rounds) < 60 else ""  # every point is an evaluation
+            axis.plot(
+                course.rounds, course.mean, color=colour, label=group.name, linewidth=1.6,
+                marker=marker, markersize=3.5,
+            )  # fmt: skip
             ends = (course.low, course.high)
             axis.fill_between(course.rounds, *ends, color=colour, alpha=0.13, linewidth=0)
             for round_, stage in stage_starts(group.runs[0]):
@@ -130,8 +134,8 @@ def _curves(groups: Sequence[Group], what: str) -> _Drawing:
         band += f", or of a single seed {alone}"
     words = (
         f"Mean {what} of the shared and the personal models on the clients' own test data by "
-        f"round; the band is {band}. Between full evaluations only the clients that trained in a "
-        "round count."
+        f"round; the band is {band}. Every point is an evaluation of all clients with the models "
+        "after the round."
     )
     return _Drawing(figure, what, what.capitalize(), words)
 

@@ -202,7 +202,8 @@ def overview(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
 
 
 def _line(name: str, label: str, run: Run) -> dict[str, Any]:
-    metrics = run.events[-1]["metrics"] if run.events else {}
+    judged = [event["metrics"] for event in run.events if event["metrics"]]
+    metrics = judged[-1] if judged else {}
     return {
         "name": name,
         "label": label,
@@ -295,7 +296,7 @@ def _seconds(event: dict[str, Any]) -> dict[str, float]:
     known = {
         name: number(timing.get(name)) or 0.0 for name in ("training", "evaluation", "aggregation")
     }
-    took = number(timing.get("round")) or number(event.get("seconds")) or 0.0
+    took = number(event.get("seconds")) or 0.0
     return known | {"waiting": max(0.0, took - sum(known.values()))}
 
 

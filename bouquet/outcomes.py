@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.runs import Run
-from bouquet.verdict import advise, compare, holm, mean_interval, verdict
+from bouquet.verdict import advise, compare, default_model, holm, mean_interval, verdict
 from strategies.core.files import OUTCOMES, unseal
 
 Floats = NDArray[np.floating]
@@ -72,8 +72,11 @@ class Verdicts:
                 what: float(np.mean([row[f"{what}_accuracy"] for row in advised]))
                 for what in ("advised", "shared", "personal")
             }
+            sure = sum(row["advice_sure"] for row in advised)
             said.append(
-                f"To deploy, chosen on validation examples: {counts}. On the test examples that "
+                f"To deploy, chosen on validation examples: {counts}. For {sure} of these "
+                f"{len(advised)} clients the examples show it (p at most 5%); the others have too "
+                "few that differ and get the default. On the test examples that "
                 f"choice is right on {means['advised']:.2%} (always shared "
                 f"{means['shared']:.2%}, always personal {means['personal']:.2%}; means over "
                 "clients)."
@@ -113,7 +116,11 @@ def verdicts(run: Run, others: Sequence[Run]) -> Verdicts | None:
         return None
     local, theirs = _alone(run, own, others)
     sizes = {row["client"]: row.get("train_examples") for row in run.clients}
-    rows = [_row(one, theirs.get(client), sizes.get(client)) for client, one in sorted(own.items())]
+    default = _default(list(own.values()))
+    rows = [
+        _row(one, theirs.get(client), sizes.get(client), default)
+        for client, one in sorted(own.items())
+    ]
     _judge(rows, "")
     _judge([row for row in rows if "p_local" in row], "_local")
     return Verdicts(run, rows, local)
@@ -135,7 +142,16 @@ def _same(one: Outcome, other: Outcome | None, part: str) -> bool:
     return other is not None and one.examples.get(part) == other.examples.get(part)
 
 
-def _row(own: Outcome, local: Outcome | None, train_examples: object) -> Row:
+def _default(own: Sequence[Outcome]) -> str:
+    """The model for clients whose own validation examples are too few to tell."""
+    judged = [one.right for one in own if "validation" in one.examples]
+    return default_model(
+        [right["validation_shared"] for right in judged],
+        [right["validation_personal"] for right in judged],
+    )
+
+
+def _row(own: Outcome, local: Outcome | None, train_examples: object, default: str) -> Row:
     right = own.right
     pair = compare(right["test_shared"], right["test_personal"])
     row: Row = {
@@ -164,21 +180,23 @@ def _row(own: Outcome, local: Outcome | None, train_examples: object) -> Row:
         if _same(own, local, "validation"):
             candidates["local"] = local.right
     if "validation" in own.examples:
-        row |= _advice(candidates)
+        row |= _advice(candidates, default)
     return row
 
 
-def _advice(candidates: dict[str, dict[str, Floats]]) -> Row:
+def _advice(candidates: dict[str, dict[str, Floats]], default: str) -> Row:
     """The model to deploy, chosen on validation examples, and what it gives on the test's."""
     whose = {name: "personal" if name == "local" else name for name in candidates}
-    scores = {
-        name: float(right[f"validation_{whose[name]}"].mean()) for name, right in candidates.items()
-    }
-    chosen = advise(scores)
+    advice = advise(
+        {name: right[f"validation_{whose[name]}"] for name, right in candidates.items()}, default
+    )
+    chosen = candidates[advice.model]
     return {
-        "validation_examples": len(candidates[chosen]["validation_shared"]),
-        "advice": chosen,
-        "advised_accuracy": float(candidates[chosen][f"test_{whose[chosen]}"].mean()),
+        "validation_examples": len(chosen["validation_shared"]),
+        "advice": advice.model,
+        "advice_p": advice.p,
+        "advice_sure": advice.sure,
+        "advised_accuracy": float(chosen[f"test_{whose[advice.model]}"].mean()),
     }
 
 

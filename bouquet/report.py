@@ -193,9 +193,11 @@ _METHOD = (
     "McNemar's exact test; p-values are adjusted by Holm's method for the number of clients. "
     "<em>Helped</em> and <em>hurt</em> hold at 5% after that, <em>perhaps</em> at 5% before it. "
     "The interval of a client's change is Agresti and Min's at 95%; that of the mean is a "
-    "bootstrap over clients. The model to deploy is the most accurate one on validation examples "
-    "held out of the client's training data (of equals, shared before personal before local); the "
-    "accuracy beside it is on the test examples, which had no part in the choice.</p>"
+    "bootstrap over clients. The model to deploy is the personal one (the shared one, where over "
+    "all clients that is shown to be better), unless McNemar's test on validation examples held "
+    "out of the client's training data shows another to be better; <em>sure</em> where that test "
+    "tells it from all others. The accuracy beside it is on the test examples, which had no part "
+    "in the choice.</p>"
 )
 
 
@@ -233,7 +235,8 @@ def _verdict(judged: Verdicts, name: str) -> str:
         columns |= {"local_accuracy": "Local", "p_local": "p (Local)"}
         columns |= {"verdict_local": "against Local"}
     if any("advice" in row for row in judged.rows):
-        columns |= {"advice": "deploy", "advised_accuracy": "its accuracy"}
+        columns |= {"advice": "deploy", "advice_p": "p (deploy)", "advice_sure": "sure"}
+        columns |= {"advised_accuracy": "its accuracy"}
     rows = sorted(judged.rows, key=lambda row: float(row["change"]))
     if len(rows) > MOST_ROWS:  # those who lose and those who win most
         rows = rows[: MOST_ROWS // 2] + rows[-MOST_ROWS // 2 :]
@@ -281,6 +284,8 @@ def _cell(text: str) -> str:
 def _said(value: object) -> str:
     if value is None:
         return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.0f}" if value.is_integer() and abs(value) > 1 else f"{value:.4g}"
     return str(value)

@@ -98,9 +98,62 @@ def verdict(better: int, worse: int, p: float, adjusted: float) -> str:
     return word if adjusted <= LEVEL else f"perhaps {word}"
 
 
-def advise(validation: Mapping[str, float]) -> str:
-    """The model with the best accuracy on validation data; of equals, the first."""
-    return max(validation, key=lambda name: validation[name])
+def default_model(shared: Sequence[Floats], personal: Sequence[Floats]) -> str:
+    """What to deploy for want of evidence about a client: what all clients together speak for.
+
+    The personal model, which is what a scheme is for; the shared one where the clients' own
+    tosses (one a client: which model is right more often) show it to be better, or where no
+    client's two models differ.
+
+    Parameters
+    ----------
+    shared, personal : sequence of array of float
+        Of every client, whether each validation example is right.
+    """
+    pair = compare(*(np.array([one.mean() for one in each]) for each in (shared, personal)))
+    shown_worse = pair.worse > pair.better and pair.p <= LEVEL
+    return "shared" if shown_worse or not pair.better + pair.worse else "personal"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Which model a client should use.
+
+    Parameters
+    ----------
+    model : str
+        Its name.
+    p : float
+        McNemar's exact p-value of it against its nearest rival, times the number of rivals.
+    """
+
+    model: str
+    p: float
+
+    @property
+    def sure(self) -> bool:
+        """Whether the examples show it to be best; else it is the default."""
+        return self.p <= LEVEL
+
+
+def advise(right: Mapping[str, Floats], default: str) -> Advice:
+    """The default model, unless another is shown to be better on the same examples.
+
+    Parameters
+    ----------
+    right : mapping
+        By model, whether each validation example is right.
+    default : str
+        The model to use for want of evidence.
+    """
+    gaps = {one: compare(right[default], right[one]) for one in right if one != default}
+    odds = {one: min(1.0, len(gaps) * gap.p) for one, gap in gaps.items()}  # Bonferroni
+    better = [one for one in gaps if gaps[one].better > gaps[one].worse and odds[one] <= LEVEL]
+    if better:
+        chosen = min(better, key=lambda one: odds[one])
+        return Advice(chosen, odds[chosen])
+    rivals = [odds[one] if gaps[one].better < gaps[one].worse else 1.0 for one in gaps]
+    return Advice(default, max(rivals, default=1.0))
 
 
 def mean_interval(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:

@@ -18,6 +18,7 @@ import torch
 from flwr.common.logger import log
 from torch import Tensor
 from torch.func import vmap
+from torch.nn.utils.rnn import pad_sequence
 
 from strategies.core.batches import steps
 from strategies.core.descent import slope_in_vmap
@@ -148,13 +149,19 @@ def _together(
             log(INFO, "This model cannot be batched (%s): clients train one by one.", error)
     results = [
         one(
-            replace(work, batches=steps(pick(batches, i))),
+            replace(work, batches=_steps_of(batches, i, work.task.whole)),
             payload._replace(**{name: _row(part, i) for name, part in by_client.items()}),
             pick(personal, i),
         )
         for i in range(count)
     ]
     return stack([first for first, _ in results]), stack([second for _, second in results])
+
+
+def _steps_of(batches: Batch, client: int, whole: bool) -> list[Batch]:
+    """One client's batches; without padding for a model that padding would change."""
+    found = steps(pick(batches, client))
+    return [batch.whole() for batch in found if batch.active] if whole else found
 
 
 def diagnostics(scheme: Scheme, personal: Any, shared: Tree) -> dict[str, list[float]]:
@@ -182,7 +189,7 @@ def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: 
     own : bool
         Whether ``models`` are the clients' own.
     """
-    return Scores(*_judged(task.score, models, x, y, real, own))
+    return Scores(*_judged(task.score, task.whole, models, x, y, real, own))
 
 
 def right(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Tensor:
@@ -191,31 +198,39 @@ def right(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: 
     def of_one(model: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, ...]:
         return (task.losses(model, x, y)[1].to(real.dtype) * real,)
 
-    return _judged(of_one, models, x, y, real, own)[0]
+    return _judged(of_one, task.whole, models, x, y, real, own)[0]
 
 
 def _judged(
     judge: Callable[..., tuple[Tensor, ...]],
+    whole: bool,
     models: Tree,
     x: Tensor,
     y: Tensor,
     real: Tensor,
     own: bool,
 ) -> Sequence[Tensor]:
-    """Judge all clients at once, or one by one where that cannot be."""
+    """Judge all clients at once, or one by one where that cannot be or padding would count."""
 
     def each() -> list[Tensor]:
-        found = [
-            judge({k: v[i] for k, v in models.items()} if own else models, x[i], y[i], real[i])
-            for i in range(len(x))
-        ]
-        return [torch.stack(parts) for parts in zip(*found, strict=True)]
+        found = []
+        for i in range(len(x)):
+            model = {k: v[i] for k, v in models.items()} if own else models
+            count = int(real[i].sum()) if whole else len(real[i])
+            found.append(judge(model, x[i, :count], y[i, :count], real[i, :count]))
+        return [_padded(parts) for parts in zip(*found, strict=True)]
 
     with torch.no_grad():
-        if len(x) == 1:
+        if whole or len(x) == 1:
             return each()
         try:
             axes = (0 if own else None, 0, 0, 0)
             return cast(Sequence[Tensor], vmap(judge, in_dims=axes)(models, x, y, real))
         except (RuntimeError, NotImplementedError):
             return each()
+
+
+def _padded(parts: Sequence[Tensor]) -> Tensor:
+    """Numbers, or rows of unequal length, one under the other."""
+    rows = list(parts)
+    return torch.stack(rows) if rows[0].ndim == 0 else pad_sequence(rows, batch_first=True)

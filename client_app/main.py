@@ -2,17 +2,21 @@
 
 import json
 from dataclasses import replace
+from logging import WARNING
 from pathlib import Path
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.logger import log
 
 from client_app.device import Device, device
 from client_app.node import Node, Problem, Result, problem, started_from
 from client_app.orders import Order, read_order
 from client_app.record import record
 from client_app.stores import ContextStore, DeviceStore, DiskStore, MemoryStore, Mirrored, Store
+from data.federated import numbered
+from data.prepare import size_warning
 from strategies.core import wire
 from strategies.core.errors import BadInput
 from strategies.core.files import sweep, write_atomically
@@ -137,7 +141,18 @@ def _introduce(node: Node, context: Context) -> RecordDict:
     if node.settings.run.share_label_counts and data.classes:
         metrics["label_counts"] = [n for client in clients for n in data.label_counts(client)]
     arrays = {} if data.init is None else {"init": data.init}
-    return wire.content(arrays, MetricRecord(metrics), ConfigRecord({"clients": clients}))
+    note = ConfigRecord({"clients": clients})
+    if data.names != numbered(data.classes):
+        note["class-names"] = list(data.names)
+    if data.inputs:
+        note["input-names"] = list(data.inputs)
+    first = not context.node_config.get("partition-id", 0)  # a simulation's nodes load the same
+    warning = size_warning(data.x, node.settings.data.scale) if first else ""
+    if warning and device(context.node_config) is not None:  # what its data are like stays there
+        log(WARNING, warning)
+    elif warning:
+        note["warning"] = warning
+    return wire.content(arrays, MetricRecord(metrics), note)
 
 
 def _reply(result: Result, order: Order, message: Message) -> Message:

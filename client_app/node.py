@@ -18,11 +18,11 @@ from torch import Tensor
 
 from client_app import cohort
 from client_app.predictor import save_predictor
+from client_app.probe import probed, refuse_single_examples
 from client_app.stores import Store
 from data import DataConfig, FederatedData, load
 from models import build, layout_of, personal_names, refuse_inputs, refuse_output
 from strategies.core.batches import Plan, draw, gather
-from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
 from strategies.core.files import OUTCOMES, BadFile, file_name, seal, write_atomically
 from strategies.core.scheme import Work
@@ -70,7 +70,8 @@ def make_task(
         initial = {name: init.to(settings.dtype) for name in initial}
     names = personal_names(list(initial), personal.split, layout_of(module).splits)
     # On meta, the module is the structure without a second copy of the weights.
-    return Task(module.to("meta"), initial, classes, names)
+    structure = module.to("meta").train()
+    return Task(structure, initial, classes, names, settings.run.weight_decay)
 
 
 def problem(settings: Settings, only: tuple[str, ...] | None = None) -> Problem:
@@ -106,27 +107,37 @@ def _problem(
     settings: Settings, stamp: tuple[int, int], thread: int, only: tuple[str, ...] | None
 ) -> Problem:
     seed = settings.run.seed
-    data = _data(settings.data, seed, settings.dtype, stamp, only)
-    data = data.holding_out(settings.run.validation, seed)
+    data = _data(settings.data, seed, settings.dtype, stamp, only, settings.run.validation)
     if data.classes:
         refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
     task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init)
     if ":" in settings.model.name:
-        _try(settings.model.name, task, data)
+        task = _tried(settings, task, data)
     return Problem(data, task)
 
 
-def _try(model: str, task: Task, data: FederatedData) -> None:
-    """Ask a user's own model about two examples, to say early and clearly what is wrong."""
-    x, y = data.x[:2], data.y[:2]
+def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
+    """Ask a user's own model about two examples: what is wrong with it, and what it needs."""
+    model, x, y = settings.model.name, data.x[:2], data.y[:2]
     try:
         with torch.no_grad():
             output = task.output(task.initial, x)
+            known = probed(task, data.x)
+    except BadInput:
+        raise
     except Exception as error:  # whatever the user's code raises
         raise BadInput(
             f"model.name {model!r} fails on examples of shape {tuple(x.shape[1:])}: {error}"
         ) from error
     refuse_output(model, output, y, data.classes)
+    if known.whole and settings.run.cohort == "vmap":
+        raise BadInput(
+            f"cohort must be 'auto' or 'loop' for model.name {model!r}, not 'vmap': it draws at "
+            "random or takes statistics over a batch, so its clients train one by one."
+        )
+    if known.whole:
+        refuse_single_examples(model, known, data, settings.run.batch_size)
+    return known
 
 
 @functools.lru_cache(maxsize=1)
@@ -136,8 +147,10 @@ def _data(
     dtype: torch.dtype,
     stamp: tuple[int, int],
     only: tuple[str, ...] | None,
+    validation: float,
 ) -> FederatedData:
-    return load(config, seed, dtype, only)
+    data = load(config, seed, dtype, only).holding_out(validation, seed)
+    return data.preparing(config.scale, config.missing)
 
 
 @dataclass
@@ -230,9 +243,8 @@ class Node:
                 elif scheme.stateful:
                     self.store.save(self._state(client, round_, pick(personal, place)))
             total.add(_select(upload, valid), [weight_of[c] for c in chunk], valid)
+            result.clients += [one for one, ok in zip(chunk, valid.tolist(), strict=True) if ok]
             result.seconds["training"] += time.perf_counter() - started
-            good = [client for client, ok in zip(chunk, valid.tolist(), strict=True) if ok]
-            result.clients += good
         result.weight = sum(weight_of[client] for client in result.clients)
         if result.clients:
             result.mean = total.mean(result.weight)
@@ -330,13 +342,15 @@ class Node:
     def _batches(self, clients: list[str], plan: Plan, purpose: str, round_: int) -> Batch:
         data = self.problem.data
         train = [self._train_examples(client) for client in clients]
+        plan = replace(plan, chance=self.problem.task.draws)
         seeds = (self.settings.run.seed, purpose, round_)
         return gather(data.x, data.y, draw(clients, train, plan, seeds, self.settings.dtype))
 
     @property
     def _how(self) -> str:
         """Whether clients train as one computation."""
-        return "loop" if self.settings.scheme.alone else self.settings.run.cohort
+        apart = self.settings.scheme.alone or self.problem.task.whole
+        return "loop" if apart else self.settings.run.cohort
 
     def _train_examples(self, client: str) -> Tensor:
         """Where a client's training examples are; the pool has everybody's."""
@@ -356,10 +370,10 @@ class Node:
         return self.problem.data.x[index], self.problem.data.y[index], real
 
     def _save_predictors(self, folder: Path, round_: int, clients: list[str], models: Tree) -> None:
-        task, x = self.problem.task, self.problem.data.x
+        task, data = self.problem.task, self.problem.data
         for place, client in enumerate(clients):
             own = {name: value[place] for name, value in models.items()}
-            save_predictor(folder, client, round_, own, self.settings, task, x)
+            save_predictor(folder, client, round_, own, self.settings, task, data)
 
     def _save_outcomes(
         self, folder: Path, round_: int, clients: list[str], payload: Any, models: Tree
@@ -417,7 +431,7 @@ class Node:
         return Work(
             self.settings.scheme_config,
             self.problem.task,
-            Sgd(run.lr, run.grad_clip, run.weight_decay),
+            self.settings.sgd,
             (),
             run.local_steps,
             round_,

@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from data.federated import FederatedData, numbered
+from data.prepare import Preparation, Prepared
 from models import ModelConfig, PersonalConfig, build
 from strategies.core.config import read, write
 from strategies.core.errors import BadInput
@@ -36,7 +38,14 @@ class Predictor:
     weights : Tree
         The model's parameters.
     module : Module
-        The model with these weights.
+        The model with these weights. It takes inputs as they were measured: what
+        ``data.missing`` and ``data.scale`` do to them is part of it.
+    names : tuple of str
+        What the classes are called.
+    inputs : tuple of str
+        What the inputs are called, if they have names.
+    preparation : str
+        What is done to inputs, as the file's header has it; empty for nothing.
     """
 
     client: str
@@ -46,20 +55,33 @@ class Predictor:
     dtype: torch.dtype
     weights: Tree
     module: nn.Module
+    names: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    preparation: str = ""
 
     def classes(self, x: Tensor) -> Tensor:
         """The most likely class of each example; of text, of each position."""
         if x.shape[1:] != self.shape:
             raise BadInput(f"Examples must have the shape {self.shape}, not {tuple(x.shape[1:])}.")
+        filled = x.isnan() & ('"fill"' in self.preparation)
+        if not (x.isfinite() | filled).all():
+            raise BadInput("Examples must have neither gaps (NaN) nor infinite numbers.")
         with torch.no_grad():
             found: Tensor = self.module(x.to(self.dtype)).argmax(dim=-1)
         return found
 
 
 def save_predictor(
-    folder: Path, client: str, round_: int, weights: Tree, settings: Settings, task: Task, x: Tensor
+    folder: Path,
+    client: str,
+    round_: int,
+    weights: Tree,
+    settings: Settings,
+    task: Task,
+    data: FederatedData,
 ) -> None:
-    """Write a client's own model; ``x`` is examples like those it was trained on."""
+    """Write a client's own model, with how its inputs are made and its classes are called."""
+    x = data.x
     personal = replace(settings.personal, split=settings.split)
     header = {
         "client": client,
@@ -70,8 +92,13 @@ def save_predictor(
         "text": json.dumps(not x.is_floating_point()),
         "shape": json.dumps(list(x.shape[1:])),
         "classes": str(task.classes),
+        "class-names": json.dumps(data.names),
+        "input-names": json.dumps(data.inputs),
         "model": json.dumps(write(settings.model, "model") | write(personal, "personal")),
     }
+    # Not among the tensors: those are the model's own, as anybody's load_state_dict wants them.
+    if client in data.prepared:
+        header["preparation"] = data.prepared[client].to_json()
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{file_name(client)}.safetensors", seal(FORMAT, header, weights))
 
@@ -96,22 +123,39 @@ def read_predictor(path: Path) -> Predictor:
     except RuntimeError as error:
         raise BadFile(f"{path} does not fit its model; it was left as it is.") from error
     kind = torch.int64 if json.loads(words["text"]) else dtype
-    who, scheme, round_ = words["client"], words["scheme"], int(words["round"])
-    return Predictor(who, scheme, round_, shape, kind, weights, module.eval())
+    prepared = words.get("preparation", "")
+    if prepared:
+        module = Prepared(Preparation.from_json(prepared, shape, dtype), module)
+    return Predictor(
+        words["client"],
+        words["scheme"],
+        int(words["round"]),
+        shape,
+        kind,
+        weights,
+        module.eval(),
+        tuple(json.loads(words.get("class-names", "[]"))) or numbered(int(words["classes"])),
+        tuple(json.loads(words.get("input-names", "[]"))),
+        prepared,
+    )
+
+
+def written(folder: Path, client: str) -> Path | None:
+    """The file of a client's own model in a run's folder or a device's, if one was written."""
+    name = f"{file_name(client)}.safetensors"
+    places = [folder / "predictors" / name, *sorted(folder.glob(f"devices/*/predictors/{name}"))]
+    return next((place for place in places if place.exists()), None)
 
 
 def find_predictor(folder: Path, client: str) -> Path:
     """A client's own model in a run's folder, or in a device's."""
-    name = f"{file_name(client)}.safetensors"
-    places = [folder / "predictors" / name]
-    places += sorted(folder.glob(f"devices/*/predictors/{name}"))
-    for place in places:
-        if place.exists():
-            return place
-    raise BadInput(
-        f"{folder} has no model of client {client!r} in predictors/; a run writes them with "
-        "-c save-predictors=true."
-    )
+    place = written(folder, client)
+    if place is None:
+        raise BadInput(
+            f"{folder} has no model of client {client!r} in predictors/; a run writes them with "
+            "-c save-predictors=true."
+        )
+    return place
 
 
 def export(predictor: Predictor, folder: Path) -> list[Path]:
@@ -125,7 +169,14 @@ def export(predictor: Predictor, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / file_name(predictor.client)
     weights = base.with_name(f"{base.name}.safetensors")
-    save_file(predictor.weights, weights, {"client": predictor.client, "scheme": predictor.scheme})
+    words = {
+        "client": predictor.client,
+        "scheme": predictor.scheme,
+        "class-names": json.dumps(predictor.names),
+        "input-names": json.dumps(predictor.inputs),
+    }
+    words |= {"preparation": predictor.preparation} if predictor.preparation else {}
+    save_file(predictor.weights, weights, words)
     written = [weights]
     for ending, write_as in ((".pt", _torchscript), (".onnx", _onnx)):
         file = base.with_name(base.name + ending)

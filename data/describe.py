@@ -34,7 +34,9 @@ def heterogeneity(counts: Counts) -> float:
     return float(np.abs(shares - overall).sum(axis=1).mean() / 2)
 
 
-def draw(counts: Counts, clients: Sequence[str], title: str, path: Path) -> None:
+def draw(
+    counts: Counts, clients: Sequence[str], names: Sequence[str], title: str, path: Path
+) -> None:
     """Save a picture of clients x classes: the darker, the larger a class is in a client.
 
     Parameters
@@ -43,6 +45,8 @@ def draw(counts: Counts, clients: Sequence[str], title: str, path: Path) -> None
         Examples by client and class.
     clients : sequence of str
         Their names, in the same order.
+    names : sequence of str
+        The classes'.
     title : str
         Above the picture.
     path : Path
@@ -58,7 +62,8 @@ def draw(counts: Counts, clients: Sequence[str], title: str, path: Path) -> None
     drawn = held.imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
     held.set(xlabel="class", ylabel="client", title=title)
     if classes <= 20:
-        held.set_xticks(range(classes))
+        long = max(map(len, names)) > 2
+        held.set_xticks(range(classes), names, rotation=45 if long else 0)
     if rows <= 40:
         held.set_yticks(range(rows), clients)
     sizes.barh(range(rows), counts.sum(axis=1), height=1.0, color="tab:blue", linewidth=0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from data.prepare import Preparation, preparation
 from strategies.core.config import key
 from strategies.core.errors import BadInput
 from strategies.core.seeding import generator
@@ -64,6 +65,33 @@ class DataConfig:
     test_fraction: float = key(
         0.25, "share of each client's examples held out", low=0, high=0.9, open_low=True
     )
+    client_column: str = key("client", "CSV: the column that says whose a row is")
+    label_column: str = key("label", "CSV: the column of classes")
+    columns: str = key("", "CSV: the columns of inputs, separated by commas; empty = all others")
+    labels: str = key(
+        "auto",
+        "your own data: refuse labels that look like measurements, or take every different one "
+        "for a class",
+        choices=("auto", "classes"),
+    )
+    categories: str = key(
+        "refuse",
+        "CSV: columns of words are refused, or become a column of 0 and 1 for each word, or the "
+        "word's number, for models that embed it",
+        choices=("refuse", "one-hot", "index"),
+    )
+    missing: str = key(
+        "refuse",
+        "inputs that are missing (empty, NA, NaN) are refused, or become the mean of the client's "
+        "own training examples, or 0",
+        choices=("refuse", "mean", "zero"),
+    )
+    scale: str = key(
+        "none",
+        "bring every input to a like size, by the client's own training examples: mean 0 and "
+        "deviation 1, median 0 and quartiles 1 apart, or from 0 to 1",
+        choices=("none", "standard", "robust", "minmax"),
+    )
     gamma: float = key(0.5, "synthetic: how much the clients' models differ", low=0)
     beta: float = key(0.5, "synthetic: how much the clients' inputs differ", low=0)
     features: int = key(60, "synthetic: inputs of an example", low=1)
@@ -105,6 +133,12 @@ class FederatedData:
         How many labels there are; 0 for a quadratic problem.
     init : Tensor, optional
         Where the weights of a quadratic problem start.
+    names : tuple of str
+        What the classes are called; their numbers where nobody says.
+    inputs : tuple of str
+        What the inputs are called, where they have names: columns of a table.
+    prepared : dict of str to Preparation
+        How each client's inputs were made of what it measured; empty where they are just that.
     """
 
     x: Tensor
@@ -112,6 +146,15 @@ class FederatedData:
     clients: dict[str, Split]
     classes: int
     init: Tensor | None = None
+    names: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    prepared: dict[str, Preparation] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            object.__setattr__(self, "names", numbered(self.classes))
+        if len(self.names) != self.classes:
+            raise ValueError(f"{len(self.names)} names for {self.classes} classes")
 
     def label_counts(self, client: str) -> list[int]:
         """How many training examples of each class a client has; empty without classes."""
@@ -144,6 +187,23 @@ class FederatedData:
             )
         return replace(self, clients=clients)
 
+    def preparing(self, scale: str, missing: str) -> "FederatedData":
+        """The same data as models take them: ``data.missing`` filled, ``data.scale`` applied.
+
+        How, each client's training part alone decides: hold out before.
+        """
+        if scale != "none" and not (self.classes and self.x.is_floating_point()):
+            what = "whole numbers, which stand for words" if self.classes else "a quadratic problem"
+            raise BadInput(f"data.scale must be 'none' for {what}, not {scale!r}.")
+        if (scale, missing) == ("none", "refuse") or not self.x.is_floating_point():
+            return self
+        x, prepared = self.x.clone(), {}
+        for client, split in self.clients.items():
+            prepared[client] = preparation(self.x[split.train], scale, missing)
+            for part in (split.train, split.validation, split.test):
+                x[part] = prepared[client](self.x[part])
+        return replace(self, x=x, prepared=prepared)
+
     def restricted(self, only: Sequence[str]) -> "FederatedData":
         """Some clients and their examples, nobody else's; ids that are not there are refused."""
         for client in only:
@@ -159,6 +219,11 @@ class FederatedData:
             for client, split in splits.items()
         }
         return replace(self, x=self.x[kept], y=self.y[kept], clients=places)
+
+
+def numbered(classes: int) -> tuple[str, ...]:
+    """What classes without names are called."""
+    return tuple(map(str, range(classes)))
 
 
 def client_ids(count: int) -> list[str]:

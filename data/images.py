@@ -5,6 +5,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,14 @@ _IDX = (
     "train-labels-idx1-ubyte",
     "t10k-labels-idx1-ubyte",
 )
+_CLOTHES = (
+    *("T-shirt", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+)
+_THINGS = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
 _CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
 _BATCHES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 
@@ -42,7 +51,8 @@ def mnist(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
 def fashion_mnist(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
     """Zalando's 70,000 pieces of clothing, training and test images in one pool."""
     pixels, labels = _idx(config, _from_debian)
-    return shared_out(config, seed, scaled(pixels, dtype), labels, 10)
+    data = shared_out(config, seed, scaled(pixels, dtype), labels, 10)
+    return replace(data, names=_CLOTHES)
 
 
 def mnist_writers(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
@@ -67,7 +77,8 @@ def cifar10(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
         archive = fetched(config.name)
         with reading(archive):
             pixels, labels = cifar_pngs(archive)
-    return shared_out(config, seed, scaled(pixels, dtype), labels, 10)
+    data = shared_out(config, seed, scaled(pixels, dtype), labels, 10)
+    return replace(data, names=_THINGS)
 
 
 def emnist_writers(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:

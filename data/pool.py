@@ -12,6 +12,9 @@ from data.partitions import Indices, downsampled, partition, split_clients
 from strategies.core.errors import BadInput
 from strategies.core.seeding import generator
 
+LABELS_REMEDY = "data.labels=classes takes every different one for a class"
+FEW_KINDS = 20  # so many classes or words are no wonder, however few the rows
+
 
 def shared_out(
     config: DataConfig, seed: int, x: Tensor, labels: Indices, classes: int
@@ -68,6 +71,28 @@ def drawn(count: int, most: int, seed: int) -> list[int]:
     if not most or most >= count:
         return list(range(count))
     return sorted(generator(seed, "clients").permutation(count)[:most].tolist())
+
+
+def refuse_gaps(config: DataConfig, x: NDArray[np.generic], where: str) -> None:
+    """Refuse infinite inputs, and missing ones unless ``data.missing`` fills them."""
+    if x.dtype.kind != "f":
+        return
+    bad = np.isinf(x) if config.missing != "refuse" else ~np.isfinite(x)
+    if bad.any():
+        row, *place = map(int, np.argwhere(bad)[0])
+        what = "infinite" if np.isinf(x[(row, *place)]) else "NaN"
+        remedy = "" if what == "infinite" else " (data.missing=mean or zero would fill it)"
+        at = ", ".join(map(str, place))
+        raise BadInput(f"{where}: example {row} of x is {what} at {at}, from 0{remedy}.")
+
+
+def refuse_labels(config: DataConfig, classes: int, labels: int, where: str) -> None:
+    """Refuse labels that hardly any two examples share, unless the user calls them classes."""
+    if config.labels == "auto" and classes > FEW_KINDS and labels < 5 * classes:
+        raise BadInput(
+            f"{where} has {classes} classes in {labels} labels: is it a measurement? "
+            f"{LABELS_REMEDY}."
+        )
 
 
 def checked_labels(labels: NDArray[np.generic], where: object) -> Indices:

@@ -1,6 +1,7 @@
 """Sensors: human activities by subject, and vehicles by sensor."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ Floats = NDArray[np.float64]
 
 WINDOW = 128  # 2.56 s at 50 Hz, as in the papers on these recordings
 _CHANNELS = ("acc-x", "acc-y", "acc-z", "gyro-x", "gyro-y", "gyro-z")
-ACTIVITIES = 6  # walking, upstairs, downstairs, sitting, standing, lying
+ACTIVITIES = ("walking", "upstairs", "downstairs", "sitting", "standing", "lying")
 
 
 def har(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
@@ -51,13 +52,16 @@ def uci_har(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
                 found.append(np.loadtxt(file, ndmin=2 if what == "X" else 1))
     features, activities, subjects = (np.concatenate(found) for found in parts.values())
     labels = checked_labels(activities - 1, folder)
-    if not len(features) == len(labels) == len(subjects) or labels.max(initial=0) >= ACTIVITIES:
+    if not len(features) == len(labels) == len(subjects) or labels.max(initial=0) >= len(
+        ACTIVITIES
+    ):
         raise BadInput(
             f"data.path {config.path!r}: X, y (1 to 6) and subject must have a line per example."
         )
     owners = [f"{int(subject):02d}" for subject in subjects]
     x = torch.from_numpy(features).to(dtype)
-    return owned(config, seed, x, torch.from_numpy(labels), owners, ACTIVITIES)
+    data = owned(config, seed, x, torch.from_numpy(labels), owners, len(ACTIVITIES))
+    return replace(data, names=ACTIVITIES)
 
 
 def vehicle(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
@@ -121,15 +125,9 @@ def _subjects(config: DataConfig, seed: int, made: Callable[[Floats], Tensor]) -
                     windows.append(window)
                     labels.append(activity)
                     owners.append(f"{subject:02d}")
-    return owned(
-        config,
-        seed,
-        made(np.stack(windows)),
-        torch.tensor(labels),
-        owners,
-        ACTIVITIES,
-        ordered=True,
-    )
+    x, y = made(np.stack(windows)), torch.tensor(labels)
+    data = owned(config, seed, x, y, owners, len(ACTIVITIES), ordered=True)
+    return replace(data, names=ACTIVITIES)
 
 
 def windows_of(signals: Floats, labels: NDArray[np.int64]) -> Iterator[tuple[Floats, int]]:
@@ -145,7 +143,7 @@ def windows_of(signals: Floats, labels: NDArray[np.int64]) -> Iterator[tuple[Flo
     for start in range(0, len(labels) - WINDOW + 1, WINDOW // 2):
         within = slice(start, start + WINDOW)
         activity = int(labels[start])
-        if 1 <= activity <= ACTIVITIES and (labels[within] == activity).all():
+        if 1 <= activity <= len(ACTIVITIES) and (labels[within] == activity).all():
             yield signals[:, within], activity - 1
 
 

@@ -15,7 +15,7 @@ from data.federated import DataConfig, FederatedData, Split, client_ids
 from data.folder import folder
 from data.images import cifar10, emnist_writers, fashion_mnist, mnist, mnist_writers
 from data.partitions import downsampled, split_clients
-from data.pool import shared_out
+from data.pool import refuse_gaps, shared_out
 from data.sensors import har, har_features, uci_har, vehicle
 from data.text import movielens, shakespeare, stackoverflow
 from strategies.core.errors import BadInput
@@ -73,12 +73,18 @@ def load(
     state = random.getstate()  # importing scikit-learn or datasets draws from it
     try:
         if only is None:
-            return entry.loader(config, seed, dtype)
+            return _usable(entry.loader(config, seed, dtype), config)
         # What depends on all clients, such as a partition, needs them all for a moment.
         found = entry.loader(config, seed, dtype, *[only] * entry.alone)
-        return found.restricted(only)
+        return _usable(found.restricted(only), config)
     finally:
         random.setstate(state)
+
+
+def _usable(found: FederatedData, config: DataConfig) -> FederatedData:
+    """The data, unless an input is missing or infinite, also by what its type can hold."""
+    refuse_gaps(config, found.x.numpy(), f"data.name {config.name!r}, in {found.x.dtype}")
+    return found
 
 
 def digits(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -135,7 +136,7 @@ def movielens(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedDat
             x[number, -1] = (int(year) - 1900) / 10 if year.isdigit() else 9.0  # a few have none
         y = torch.tensor([int(float(row[2])) - 1 for row in ratings])
         owners = [f"{int(row[0]):03d}" for row in ratings]
-    return owned(config, seed, x, y, owners, 5)
+    return replace(owned(config, seed, x, y, owners, 5), names=("1", "2", "3", "4", "5"))
 
 
 def _rows(table: bytes) -> Iterable[list[str]]:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from models.config import Shape
+from models.vision import with_torchvision
 from strategies.core.errors import BadInput
 
 
@@ -26,7 +27,7 @@ def build_own(path: str, input_shape: Shape, classes: int) -> nn.Module:
             f"model.name {path!r} must take an example's shape and the number of classes: {error}."
         ) from error
     try:
-        module = make(input_shape, classes)
+        module = with_torchvision(lambda: make(input_shape, classes))
     except BadInput:
         raise
     except Exception as error:  # whatever the user's code raises
@@ -56,10 +57,10 @@ def refuse_output(path: str, output: Tensor, y: Tensor, classes: int) -> None:
 def _imported(path: str) -> Callable[..., Any]:
     package, _, name = path.partition(":")
     try:
-        found = importlib.import_module(package)
+        found = with_torchvision(lambda: importlib.import_module(package))
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
+    except Exception as error:  # whatever the user's code raises
         raise BadInput(f"model.name {path!r} cannot be imported: {error}.") from error
     if not callable(found):
         raise BadInput(f"model.name {path!r} must name a class or a function, not {found!r}.")

@@ -1,27 +1,38 @@
 """The one place that imports torchvision."""
 
 import importlib
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 def torchvision() -> ModuleType:
     """The torchvision package, also where its build does not fit torch's.
 
+    Models, transforms and data sets can be imported the ordinary way after this call.
+    """
+    return with_torchvision(lambda: importlib.import_module("torchvision"))
+
+
+def with_torchvision(call: Callable[[], T]) -> T:
+    """What a call gives that imports torchvision, also where its build does not fit torch's.
+
     Torchvision's CUDA build (the one in the package registry) cannot load its operators
     beside a CPU build of torch, and its import stops at the first one without a schema.
-    Declaring the two it asks for is enough for models, transforms and data sets, which
-    can be imported the ordinary way after this call.
+    Declaring the two it asks for is enough; then the call is made once more.
     """
     try:
-        return importlib.import_module("torchvision")
+        return call()
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
         _declare_schemas()
-        return importlib.import_module("torchvision")
+        return call()
 
 
 @cache  # keeps the library alive: its schemas go when it does

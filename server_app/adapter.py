@@ -156,10 +156,10 @@ class SchemeStrategy(Strategy):
 
         ``arrays`` is not needed: the scheme's server state says what to send.
         """
-        run, pooled = self.settings.run, self.settings.scheme.pooled
+        run = self.settings.run
         self.gather(server_round)
         chosen = self.roster.sample(run.clients_per_round, run.seed, server_round)
-        if pooled:
+        if self.settings.scheme.pooled:
             chosen = [_pool(chosen)]
         return self._messages(MessageType.TRAIN, server_round, chosen, {})
 

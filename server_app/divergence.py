@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from server_app.adapter import Report
@@ -12,17 +11,10 @@ from strategies.core.errors import RunFailed
 from strategies.settings import RunConfig, Settings
 
 
-@dataclass(frozen=True)
-class Divergence:
-    """What was seen, and whether the weights the last round left were bad already."""
-
-    seen: str
-    stale: bool = False
-
-
 def stop_if_diverged(
     settings: Settings,
     folder: RunFolder,
+    classes: int,
     events: Sequence[Mapping[str, Any]],
     trained: Report,
     evaluated: Report | None,
@@ -34,51 +26,46 @@ def stop_if_diverged(
     settings : Settings
         Of the run.
     folder : RunFolder
-        Its folder, which keeps the last good checkpoint.
+        Its folder, which keeps the checkpoint of the round before.
+    classes : int
+        How many there are; 0 for a quadratic problem.
     events : sequence
         The rounds so far, this one included.
     trained, evaluated : Report
         What came of this round's training, and of its full evaluation where there was one.
     """
-    found = _diverged(trained, evaluated, _limits(settings, events))
-    if found is None:
-        return
-    if found.stale:
-        folder.restore_checkpoint()
-    good = folder.read_checkpoint().round
-    raise RunFailed(
-        f"{settings.run.scheme} diverged in round {events[-1]['round']}: {found.seen}. Lower "
-        f"{' or '.join(_step_sizes(settings))}. The checkpoint of round {good} is kept in "
-        f"{folder.checkpoint}."
-    )
+    seen = _diverged(trained, evaluated, _limits(settings, classes, events))
+    if seen:
+        raise RunFailed(
+            f"{settings.run.scheme} diverged in round {events[-1]['round']}: {seen}. Lower "
+            f"{' or '.join(_step_sizes(settings))}. The checkpoint of round "
+            f"{folder.read_checkpoint().round} is kept in {folder.checkpoint}."
+        )
 
 
-def _limits(settings: Settings, events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """How large each mean loss may become: many times what it was at first."""
+def _limits(
+    settings: Settings, classes: int, events: Sequence[Mapping[str, Any]]
+) -> dict[str, float]:
+    """How large each mean loss may become: many times a guess's, or what it was at first."""
     limits = {}
     for measure in ("shared_loss", "personal_loss"):
-        found = [event["metrics"][measure] for event in events if measure in event["metrics"]]
-        first = found[0] if found and found[0] is not None and math.isfinite(found[0]) else 1.0
-        limits[measure] = settings.run.diverged_at * max(1.0, first)
+        found = [number for event in events if (number := event["metrics"].get(measure))]
+        first = found[0] if found and math.isfinite(found[0]) else 1.0
+        usual = math.log(classes) if classes else first
+        limits[measure] = settings.run.diverged_at * max(1.0, usual)
     return limits
 
 
-def _diverged(
-    trained: Report, evaluated: Report | None, limits: Mapping[str, float]
-) -> Divergence | None:
+def _diverged(trained: Report, evaluated: Report | None, limits: Mapping[str, float]) -> str:
+    """What was seen of a divergence, if anything."""
     if trained.diverged:
-        return Divergence(f"the training of client {trained.diverged[0]} gave NaN or infinity")
-    for report in (trained, evaluated):
-        for measure, limit in limits.items():
-            losses = {c: s[measure] for c, s in report.scores.items()} if report else {}
-            if not losses or sum(losses.values()) / len(losses) <= limit:
-                continue
+        return f"the training of client {trained.diverged[0]} gave NaN or infinity"
+    for measure, limit in limits.items():
+        losses = {c: s[measure] for c, s in evaluated.scores.items()} if evaluated else {}
+        if losses and not sum(losses.values()) / len(losses) <= limit:
             worst = max(losses, key=lambda c: math.inf if math.isnan(losses[c]) else losses[c])
-            what = measure.replace("_", " ")
-            # Training begins with a look at the weights that were received.
-            stale = report is trained and measure == "shared_loss"
-            return Divergence(f"the {what} of client {worst} is {losses[worst]:.3g}", stale)
-    return None
+            return f"the {measure.replace('_', ' ')} of client {worst} is {losses[worst]:.3g}"
+    return ""
 
 
 def _step_sizes(settings: Settings) -> list[str]:

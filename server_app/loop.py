@@ -92,6 +92,7 @@ def run(
         raise BadInput(f"state-dir: {states} is no empty folder; choose one, or a new one.")
     folder.write_config(settings)
     folder.write_name(name)
+    folder.write_classes(roster.facts.names if roster.facts else ())
     folder.rewrite_events(events)
     folder.cut_history(saved.round if resume else 0)
     if not resume:
@@ -122,12 +123,14 @@ def run(
                 evaluated = _evaluate(strategy, grid, round_, stop)
                 scores = evaluated.scores
                 _add(event, roster, evaluated)
+                _add_history(folder, round_, evaluated)
             event["seconds"] = time.perf_counter() - started
             event["time"] = time.time()
-            _add_history(folder, round_, evaluated or trained)
             folder.append_event(event)
             if chosen.run.on_divergence == "stop":
-                stop_if_diverged(chosen, folder, [*events, event], trained, evaluated)
+                stop_if_diverged(
+                    chosen, folder, strategy.task.classes, [*events, event], trained, evaluated
+                )
             folder.write_checkpoint(
                 round_, chosen.run.scheme, flatten(strategy.server), stage.number
             )
@@ -216,15 +219,18 @@ def _strategy(
 
 
 def _state_folder(settings: Settings, stage: Stage) -> str:
-    """Where a stage's personal state is: with the stage before where it is of one kind."""
+    """Where a stage's personal state is: with the stage before where it is of one kind.
+
+    What a stateless stage leaves is nobody's start, so the next one has a place of its own.
+    """
     place = ""
-    before: tuple[str, str] | None = None
+    before: tuple[str, ...] | None = None
     for one in settings.stages[: stage.number]:
         chosen = settings.in_stage(one)
         kind = (chosen.scheme.state_kind, chosen.split)
         if before is not None and kind != before:
             place = f"stage{one.number}"
-        before = kind
+        before = () if chosen.stateless else kind
     return place
 
 
@@ -310,9 +316,8 @@ def _event(stage: str, roster: Roster, round_: int, report: Report) -> Event:
         "failures": [{"client": c, "reason": why} for c, why in report.failures.items()],
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down,
-        "evaluated": len(report.scores),
-        "metrics": _means(roster, report.scores),
-        **_newcomers(roster, report),
+        "evaluated": 0,
+        "metrics": {},
     }
 
 
@@ -323,7 +328,8 @@ def _newcomers(roster: Roster, report: Report) -> Event:
 
 
 def _add(event: Event, roster: Roster, report: Report) -> None:
-    """Add a full evaluation to a round's event: its numbers replace the sampled clients'."""
+    """Add an evaluation of all clients, with the models they have after the round, to its event."""
+    event["timing"]["evaluation"] = report.seconds.get("evaluation", 0.0)
     event["failures"] += [{"client": c, "reason": why} for c, why in report.failures.items()]
     event["bytes_up"] += report.bytes_up
     event["bytes_down"] += report.bytes_down

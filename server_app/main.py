@@ -3,16 +3,19 @@
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from logging import INFO
 from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
+from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid
 
 from server_app.loop import Event, run
 from server_app.runfolder import RunFolder, new_folder, resumed
 from strategies.core.errors import BadInput
+from strategies.core.telling import telling
 from strategies.settings import Settings, parse
 
 
@@ -91,9 +94,18 @@ def main(grid: Grid, context: Context) -> None:
 def _run(grid: Grid, context: Context) -> None:
     settings = parse(context.run_config)
     engine = "grpc" if isinstance(grid, HttpGrid) else "flwr"  # SuperNodes, or a simulation
-    if not settings.run.resume:
-        run(grid, settings, new_folder(settings), engine=engine)
-        return
-    folder = RunFolder(Path(settings.run.out))
-    told = {k: v for k, v in settings.flat().items() if k not in ("out", "resume")}
-    run(grid, resumed(folder, told), folder, engine=engine, resume=True)
+    resume = settings.run.resume
+    if not resume:
+        folder = new_folder(settings)
+    else:
+        folder = RunFolder(Path(settings.run.out))
+        told = {k: v for k, v in settings.flat().items() if k not in ("out", "resume")}
+        settings = resumed(folder, told)
+    place, rounds, words = folder.path.absolute(), settings.run.rounds, telling()
+
+    def observe(event: Event) -> None:
+        log(INFO, "%s round %s/%s  %s", event["stage"], event["round"], rounds, words(event))
+
+    log(INFO, "The run's folder is %s", place)
+    run(grid, settings, folder, engine=engine, resume=resume, observe=observe)
+    log(INFO, "The run is finished; its folder is %s", place)

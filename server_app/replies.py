@@ -87,11 +87,17 @@ class Facts:
         0 for quadratic problems.
     init : Tensor or None
         Where the weights of a quadratic problem start.
+    names : tuple of str
+        What the classes are called; empty where nobody says.
+    inputs : tuple of str
+        What the inputs are called, likewise.
     """
 
     input_shape: tuple[int, ...]
     classes: int
     init: Tensor | None
+    names: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
 
     def differs(self, other: "Facts") -> str:
         """What two nodes do not agree on; empty if all is well."""
@@ -99,6 +105,10 @@ class Facts:
             return f"the data's shape: {self.input_shape} and {other.input_shape}"
         if self.classes != other.classes:
             return f"the number of classes: {self.classes} and {other.classes}"
+        if self.names != other.names:
+            return "the classes' names: classes.txt must be one for all"
+        if self.inputs != other.inputs:
+            return "the columns of inputs or their order: name them in data.columns"
         return "" if _same(self.init, other.init) else "where the weights start"
 
 
@@ -114,11 +124,24 @@ class Introduced:
 
 @dataclass(frozen=True)
 class Introduction:
-    """A node's answer to the question who lives there, and how many nodes it says there are."""
+    """A node's answer to the question who lives there.
+
+    Parameters
+    ----------
+    facts : Facts
+        About the data.
+    clients : list of Introduced
+        Those it hosts.
+    nodes : int
+        How many nodes it says there are.
+    warning : str
+        What a simulated node finds odd about the data; empty for nothing.
+    """
 
     facts: Facts
     clients: list[Introduced]
     nodes: int
+    warning: str = ""
 
 
 def measures(classes: int) -> tuple[str, ...]:
@@ -184,21 +207,39 @@ def read_introduction(reply: Message) -> Introduction:
         note = reply.content.config_records[wire.NOTE]
         if "refused" in note:
             raise BadInput(_short(text(note["refused"], "refused")))
-        names(note, "its words", ["clients"], ["class-names"])
+        names(note, "its words", ["clients"], ["class-names", "input-names", "warning"])
         numbers = reply.content.metric_records[wire.METRICS]
         due = ("train_examples", "test_examples", "input_shape", "classes", "nodes")
         names(numbers, "its metrics", due, ["label_counts"])
         clients = ids(note["clients"], "clients")
         classes = whole(numbers["classes"], "classes", 0, MOST_CLASSES)
-        if "class-names" in note:
-            listed(note["class-names"], "class-names", text, classes)
         shape = tuple(listed(numbers["input_shape"], "input_shape", _extent))
         if math.prod(shape) > MOST_INPUTS:
             raise Malformed(f"an example must have at most {MOST_INPUTS} numbers, not {shape}")
         arrays = wire.unpack(reply.content.array_records[wire.ARRAYS])
-        facts = Facts(shape, classes, _start(arrays, shape, classes))
-        introduced = _introduced(clients, numbers, classes)
-        return Introduction(facts, introduced, whole(numbers["nodes"], "nodes", 1, MOST_NODES))
+        facts = Facts(
+            shape,
+            classes,
+            _start(arrays, shape, classes),
+            _called(note, "class-names", classes),
+            _called(note, "input-names", math.prod(shape)),
+        )
+        return Introduction(
+            facts,
+            _introduced(clients, numbers, classes),
+            whole(numbers["nodes"], "nodes", 1, MOST_NODES),
+            _short(text(note.get("warning", ""), "warning")),
+        )
+
+
+def _called(note: Mapping[str, Any], what: str, count: int) -> tuple[str, ...]:
+    """Names, if there are any: each of one line, for they are written one a line."""
+    if what not in note:
+        return ()
+    found = listed(note[what], what, text, count)
+    if any(len(name.splitlines()) != 1 for name in found):
+        raise Malformed(f"{what} must be names of one line")
+    return tuple(found)
 
 
 def _introduced(

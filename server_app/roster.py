@@ -174,6 +174,8 @@ class Roster:
         if disagreement:
             raise RunFailed(f"Nodes disagree on {disagreement}.")
         self.facts = self.facts or found.facts
+        if found.warning:
+            log(WARNING, "%s", found.warning)
         self.nodes.add(node)
         for who in found.clients:
             before = self.clients.get(who.id)

@@ -118,6 +118,12 @@ class RunFolder:
         """The settings the run was started with."""
         return parse(read_toml(self.path / "config.toml"))
 
+    def write_classes(self, names: Sequence[str]) -> None:
+        """Remember what the classes are called, one a line, where it is known."""
+        if names:
+            text = "".join(f"{name}\n" for name in names)
+            write_atomically(self.path / "classes.txt", text.encode())
+
     def write_name(self, name: str) -> None:
         """Remember the name by which devices know the run."""
         write_atomically(self._name, f"{name}\n".encode())
@@ -329,10 +335,7 @@ def new_folder(settings: Settings) -> RunFolder:
     Nothing is written yet: a run that is refused leaves nothing behind.
     """
     if not settings.run.out:
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        base = Path("runs") / f"{stamp}-{settings.run.scheme}-{settings.data.name}"
-        places = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 1000))
-        folder = RunFolder(next(place for place in places if not place.exists()))
+        folder = RunFolder(unused(f"{settings.run.scheme}-{settings.data.name}"))
     else:
         folder = RunFolder(Path(settings.run.out))
         folder.check_writable()
@@ -343,6 +346,13 @@ def new_folder(settings: Settings) -> RunFolder:
             )
     folder.check_writable()
     return folder
+
+
+def unused(what: str) -> Path:
+    """A folder under ``runs/`` that is not there yet, by the time and what it is for."""
+    base = Path("runs") / f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{what}"
+    places = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 1000))
+    return next(place for place in places if not place.exists())
 
 
 def new_name() -> str:

@@ -18,7 +18,10 @@ sampled nothing is known: their slope counts as 0, and the others' N / K times, 
 on average. λ starts at the weights that ``weights`` gives.
 
 :func:`agnostic` makes any scheme that averages agnostic. ``weights = agnostic`` with ``apfl`` is
-section 7 of Deng et al. (2020): APFL whose shared half is agnostic.
+section 7 of Deng et al. (2020): APFL whose shared half is agnostic. The loss is the one the
+scheme averages over clients, at the received weights: f_i(w) for APFL, whatever it predicts with;
+f_i(u, v_i) with the client's own v_i for FedSim and FedAlt; f_i(w + θ_i) for personalized Local
+SGD, whose options differ in their output alone; f_i(w) for the others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -89,9 +92,9 @@ def agnostic(scheme: Scheme, rate: Callable[[Any], float]) -> Scheme:
 
     def local_update(work: Work[Any], payload: Any, personal: Any) -> tuple[Any, Any]:
         """The scheme's own, and the loss at the weights it received."""
-        w = scheme.shared(work.config, work.task, payload)
+        own = scheme.begins_at(work, payload, personal)
         with torch.no_grad():
-            losses = torch.stack([b.active * work.task.loss(w, b) for b in work.batches])
+            losses = torch.stack([b.active * work.task.loss(own, b) for b in work.batches])
         loss = losses.sum() / torch.stack([b.active for b in work.batches]).sum()
         upload, personal = scheme.local_update(work, payload, personal)
         return upload_type(*upload, loss), personal

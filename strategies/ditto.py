@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from strategies.core.config import key
+from strategies.core.config import MOST_STEPS, key
 from strategies.core.descent import descend
 from strategies.core.scheme import Model, Scheme, Work
 from strategies.core.task import Batch, Task
@@ -38,7 +38,9 @@ class Config:
         degenerate="0 is Local",
         step=True,
     )
-    personal_steps: int = key(0, "steps of the personal model; 0 = local-steps", low=0)
+    personal_steps: int = key(
+        0, "steps of the personal model; 0 = local-steps", low=0, high=MOST_STEPS
+    )
 
 
 class Personal(NamedTuple):

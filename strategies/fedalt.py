@@ -16,7 +16,7 @@ paper                 here
 from dataclasses import dataclass, replace
 
 from strategies import fedsim
-from strategies.core.config import key
+from strategies.core.config import MOST_STEPS, key
 from strategies.core.descent import descend
 from strategies.core.scheme import Model, Work
 from strategies.fedsim import Parts, Personal, merge
@@ -26,7 +26,9 @@ from strategies.fedsim import Parts, Personal, merge
 class Config(fedsim.Config):
     """FedAlt's keys."""
 
-    personal_steps: int = key(0, "steps of the personal part; 0 = local-steps", low=0)
+    personal_steps: int = key(
+        0, "steps of the personal part; 0 = local-steps", low=0, high=MOST_STEPS
+    )
 
 
 def draws(config: Config, steps: int) -> int:

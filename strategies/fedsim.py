@@ -12,7 +12,8 @@ v_i                   ``personal.v``: the names ``personal.split`` chooses
 τ                     local steps
 ====================  ====================================================
 
-A local step is one joint gradient step on f(u, v), both parts from the same point.
+A local step is one joint gradient step on f(u, v), both parts from the same point. Gradients are
+clipped as the authors clip them, by the norm over u and v together.
 """
 
 from collections.abc import Sequence
@@ -81,6 +82,11 @@ def start(work: Work[Config], payload: Model, personal: Personal) -> Parts:
     return Parts(payload.w, split(work.task, work.task.initial).v if fresh else personal.v)
 
 
+def begins_at(work: Work[Config], payload: Model, personal: Personal) -> Tree:
+    """A client's loss is f_i(u, v_i), with the v_i its round starts from."""
+    return merge(start(work, payload, personal))
+
+
 def local_update(work: Work[Config], payload: Model, personal: Personal) -> tuple[Model, Personal]:
     """τ joint steps."""
     u, v = descend(
@@ -131,6 +137,7 @@ SCHEME = Scheme(
     weights="examples",
     kind="partial",
     splits=True,
+    clips="all",
     config=Config,
     personal=Personal,
     init_personal=init_personal,
@@ -138,6 +145,7 @@ SCHEME = Scheme(
     local_update=local_update,
     predictor=predictor,
     newcomer=newcomer,
+    begins_at=begins_at,
     shared=shared,
     diagnostics=diagnostics,
 )

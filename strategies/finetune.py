@@ -6,7 +6,7 @@ The baseline every personalization method is compared with ("FedAvg + fine-tunin
 
 from dataclasses import dataclass
 
-from strategies.core.config import key
+from strategies.core.config import MOST_STEPS, key
 from strategies.core.scheme import Model, Scheme, Work
 from strategies.core.trees import Nothing, Tree
 from strategies.fedavg import local_update
@@ -17,7 +17,13 @@ from strategies.fedsim import Parts, merge, split, tuned
 class Config:
     """Finetune's keys."""
 
-    steps: int = key(10, "steps a client takes before it predicts", low=0, degenerate="0 is FedAvg")
+    steps: int = key(
+        10,
+        "steps a client takes before it predicts",
+        low=0,
+        high=MOST_STEPS,
+        degenerate="0 is FedAvg",
+    )
     split: str = key(
         "full", "the parameters it tunes, as in personal.split", degenerate="'none' is FedAvg"
     )

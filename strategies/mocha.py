@@ -223,6 +223,11 @@ def advise(config: Config, federation: Federation) -> str:
             "model.name must be 'linear' (or 'vector', for quadratic problems) for mocha, which "
             f"is about linear models, not {federation.model!r}."
         )
+    if config.ridge < 1e-12 * max(1.0, config.strength):
+        raise BadInput(
+            "mocha.ridge must be at least 1e-12, and as many times mocha.lambda, or the tasks' "
+            f"coupling cannot be inverted; it is {config.ridge:g}."
+        )
     return ""
 
 

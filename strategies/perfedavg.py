@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from strategies.core.config import key
+from strategies.core.config import MOST_STEPS, key
 from strategies.core.descent import Sgd, descend, functional_gradient
 from strategies.core.scheme import Model, Scheme, Work
 from strategies.core.task import Batch
@@ -45,7 +45,7 @@ class Config:
         choices=("exact", "first-order", "hessian-free"),
     )
     delta: float = key(1e-3, "hessian-free: step of the difference", low=0.0, open_low=True)
-    adapt_steps: int = key(1, "steps a client adapts by before it predicts", low=1)
+    adapt_steps: int = key(1, "steps a client adapts by before it predicts", low=1, high=MOST_STEPS)
 
 
 class Triple(NamedTuple):

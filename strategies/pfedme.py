@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strategies.core.config import key
+from strategies.core.config import MOST_STEPS, key
 from strategies.core.descent import descend
 from strategies.core.scheme import Model, Scheme, Work, step_to_mean
 from strategies.core.task import Batch, Task
@@ -43,7 +43,9 @@ class Config:
         open_low=True,
         step=True,
     )
-    inner_steps: int = key(5, "gradient steps on the personal model in a local step", low=1)
+    inner_steps: int = key(
+        5, "gradient steps on the personal model in a local step", low=1, high=MOST_STEPS
+    )
     inner_lr: float = key(0.05, "their step size", low=0.0, open_low=True, step=True)
     beta: float = key(
         1.0, "how far the server moves to the mean", low=0.0, degenerate="1 takes the mean"

@@ -136,6 +136,11 @@ def predictor(work: Work[Config], payload: Trail, personal: Personal) -> Tree:
     return add(payload.w, personal.theta)
 
 
+def begins_at(work: Work[Config], payload: Trail, personal: Personal) -> Tree:
+    """A client's loss is f_m(w + θ_m), under every option."""
+    return add(payload.w, personal.theta)
+
+
 def newcomer(work: Work[Config], payload: Trail, shared: Tree) -> Tree:
     """w stays as it is, and θ takes its steps from 0."""
     theta = descend(
@@ -173,5 +178,6 @@ SCHEME = Scheme(
     aggregate=aggregate,
     predictor=predictor,
     newcomer=newcomer,
+    begins_at=begins_at,
     diagnostics=diagnostics,
 )

@@ -15,7 +15,17 @@ import torch
 from data import DATASETS, DataConfig
 from models import ModelConfig, PersonalConfig
 from strategies import SCHEMES, afl
-from strategies.core.config import Key, Scalar, key, keys_of, read, refuse_unknown, write
+from strategies.core.config import (
+    MOST_STEPS,
+    Key,
+    Scalar,
+    key,
+    keys_of,
+    read,
+    refuse_unknown,
+    write,
+)
+from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Scheme
 from strategies.core.server_optimizers import KINDS, ServerOptimizer, with_optimizer
@@ -35,8 +45,10 @@ class RunConfig:
     stage_keys: str = key("", "keys of single stages as JSON; stage2.lr=0.01 is short for it")
     rounds: int = key(20, "rounds of training", low=1)
     clients_per_round: int = key(0, "clients that train in a round; 0 = all", low=0)
-    local_steps: int = key(10, "gradient steps a client takes in a round", low=0)
-    local_epochs: int = key(0, "passes over its data instead of local-steps", low=0)
+    local_steps: int = key(10, "gradient steps a client takes in a round", low=0, high=MOST_STEPS)
+    local_epochs: int = key(
+        0, "passes over its data instead of local-steps", low=0, high=MOST_STEPS
+    )
     batch_size: int = key(20, "examples in a step; 0 = all the client has", low=0)
     lr: float = key(0.1, "local learning rate", low=0.0, open_low=True, step=True)
     lr_schedule: str = key(
@@ -57,11 +69,20 @@ class RunConfig:
         0.9, "momentum, adam, yogi: how much of the past they keep", low=0.0, high=0.9999
     )
     server_beta2: float = key(0.99, "adam, yogi: the same for their squares", low=0.0, high=0.9999)
-    server_tau: float = key(
-        1e-3, "adam, yogi: what keeps their division from 0", low=0.0, open_low=True
-    )
+    server_tau: float = key(1e-3, "adam, yogi: what keeps their division from 0", low=1e-12)
     grad_clip: float = key(0.0, "largest gradient norm; 0 = any", low=0.0)
-    weight_decay: float = key(0.0, "pull of the weights towards 0; 0 = none", low=0.0)
+    grad_clip_over: str = key(
+        "auto",
+        "where a step moves two models, the norm of both (all) or of each (parts); auto = the "
+        "paper's way: both for fedsim, each where one half is another method's (apfl, plsgd)",
+        choices=("auto", "all", "parts"),
+    )
+    weight_decay: float = key(
+        0.0, "strength x of (x/2)|w|^2 in every client's loss; 0 = none", low=0.0
+    )
+    decoupled_weight_decay: float = key(
+        0.0, "strength of decay beside the gradient, not clipped, as in AdamW; 0 = none", low=0.0
+    )
     seed: int = key(0, "of every random choice", low=0)
     dtype: str = key("float32", "of weights and data", choices=tuple(DTYPES))
     eval_every: int = key(
@@ -78,7 +99,9 @@ class RunConfig:
         "on devices: start without personal state, or keep what the last run of the scheme left",
         choices=("fresh", "keep"),
     )
-    nodes: int = key(0, "nodes that host the clients of a simulation; 0 = one per worker", low=0)
+    nodes: int = key(
+        0, "nodes that host the clients of a simulation; 0 = one per worker", low=0, high=10_000
+    )
     save_predictors: bool = key(False, "write every client's final model to the run's folder")
     save_outcomes: bool = key(
         False, "write which examples each client's shared and personal model get right"
@@ -104,7 +127,9 @@ class RunConfig:
         choices=("stop", "drop"),
     )
     diverged_at: float = key(
-        1000.0, "the loss has exploded at this many times its first value, or 1", low=1.0
+        1000.0,
+        "the loss has exploded at this many times a guess's (without classes: its first value)",
+        low=1.0,
     )
     share_label_counts: bool = key(
         False, "let nodes tell how many examples of each label they hold"
@@ -127,7 +152,7 @@ class JoinConfig:
     round: int = key(
         0, "the round they appear in; 0 = after training, adapting with the server frozen", low=0
     )
-    rounds: int = key(5, "after training: rounds of local work they adapt by", low=0)
+    rounds: int = key(5, "after training: rounds of local work they adapt by", low=0, high=10_000)
 
 
 @dataclass(frozen=True)
@@ -175,6 +200,18 @@ class Settings:
         """Which parameters are personal; a model that is not split has no personal parts."""
         divided = self.personal.split if self.scheme.splits else "none"
         return str(getattr(self.scheme_config, "split", divided))
+
+    @property
+    def stateless(self) -> bool:
+        """Whether personal parts start anew at every participation."""
+        return bool(getattr(self.scheme_config, "stateless", False))
+
+    @property
+    def sgd(self) -> Sgd:
+        """How clients take their local steps."""
+        run = self.run
+        over = self.scheme.clips if run.grad_clip_over == "auto" else run.grad_clip_over
+        return Sgd(run.lr, run.grad_clip, over == "all", run.decoupled_weight_decay)
 
     @property
     def weights(self) -> str:
@@ -261,6 +298,7 @@ def parse(values: Mapping[str, object]) -> Settings:
     elif not run.local_steps:
         raise BadInput("local-steps and local-epochs are both 0: one of them must be positive.")
     _check_averaging(run)
+    _check_decay(run)
     _check_schedule(run)
     settings = Settings(
         run=run,
@@ -328,6 +366,16 @@ def _check_averaging(run: RunConfig) -> None:
             f"server-optimizer must be 'mean' and server-lr 1 for {run.scheme}, whose server does "
             f"not average; others go with {averaging}."
         )
+
+
+def _check_decay(run: RunConfig) -> None:
+    """A scheme that takes no gradient steps would decay nothing."""
+    for name in ("weight_decay", "decoupled_weight_decay"):
+        if run.scheme == "mocha" and getattr(run, name):
+            raise BadInput(
+                f"{name.replace('_', '-')} must be 0 for mocha, whose own is mocha.ridge, "
+                f"not {getattr(run, name):g}."
+            )
 
 
 def _checked_join(join: JoinConfig, run: RunConfig) -> JoinConfig:

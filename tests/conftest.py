@@ -3,6 +3,9 @@
 import csv
 import json
 import signal
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +98,21 @@ def start(tmp_path: Path) -> Callable[..., Run]:
     return run
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Run]:
+    """The run of some settings, computed once however many tests look at it."""
+    runs: dict[Settings, Run] = {}
+
+    def run(settings: Settings) -> Run:
+        if settings not in runs:
+            folder = RunFolder(tmp_path_factory.mktemp("finished") / "run")
+            simulate([Job(with_nodes(settings), folder)], "inline")
+            runs[settings] = Run(folder.path)
+        return runs[settings]
+
+    return run
+
+
 def kebab(keys: dict[str, Any], prefix: str = "") -> dict[str, object]:
     """``local_steps=3, data={"clients": 4}`` as flat keys."""
     flat: dict[str, object] = {}
@@ -121,6 +139,18 @@ class Quadratics:
             "batch_size": 0,
             "save_predictors": True,
         }
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The folder into which pip would install us: the wheel, unpacked."""
+    words = ["build", "--target", "wheel", "--directory", str(tmp_path / "dist")]
+    root = Path(__file__).parents[1]
+    subprocess.run([sys.executable, "-m", "hatchling", *words], cwd=root, check=True)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "installed")
+    return tmp_path / "installed"
 
 
 @pytest.fixture

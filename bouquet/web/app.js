@@ -101,7 +101,7 @@ function showCurves() {
       return { label: shown.length > 1 ? title(run) : whose, colour: colourOf(run.name), x: curve.round,
         y: curve[name], bands: [[curve[`${name}_p10`], curve[`${name}_p90`]]] };
     });
-    Charts.lines($(whose), series, [...marks.values()], { title: `${whose} ${what} over rounds` });
+    Charts.lines($(whose), series, [...marks.values()], { title: `${whose} ${what} over rounds`, dots: true });
   }
   legend($("legend"), shown.map((run) => [colourOf(run.name), title(run)]));
 }
@@ -217,7 +217,7 @@ function showSpreads() {
   for (const [name, canvas] of Object.entries(figures($("spreads"), Object.fromEntries(there)))) {
     const one = spreads[name];
     Charts.lines(canvas, [{ label: "median", colour: "--c0", x: one.round, y: one.p50,
-      bands: [[one.p25, one.p75], [one.p10, one.p90]] }], marks, { title: PERSONAL[name] });
+      bands: [[one.p25, one.p75], [one.p10, one.p90]] }], marks, { title: PERSONAL[name], dots: true });
   }
 }
 

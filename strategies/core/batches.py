@@ -32,24 +32,29 @@ class Plan:
         Examples in a step; 0 for all.
     draws : callable
         From local steps to batches, for schemes that draw more than one a step.
+    chance : bool
+        Whether every step needs a seed, because the model draws at random.
     """
 
     steps: int
     epochs: int
     batch_size: int
     draws: Callable[[int], int] = lambda steps: steps
+    chance: bool = False
 
 
 class Draw(NamedTuple):
     """The examples a cohort sees, by client, step and place in the batch.
 
-    ``examples`` are positions in the data, ``own`` positions among the client's own.
+    ``examples`` are positions in the data, ``own`` positions among the client's own, ``chance``
+    a seed for each step.
     """
 
     examples: Tensor
     own: Tensor
     weight: Tensor
     active: Tensor
+    chance: Tensor
 
 
 def draw(
@@ -92,7 +97,14 @@ def draw(
         own=own,
         weight=real.to(dtype) / count.clamp(min=1).unsqueeze(2).to(dtype),
         active=(count > 0).to(dtype),
+        chance=_chance(clients, shape[1], seeds) if plan.chance else torch.zeros_like(count),
     )
+
+
+def _chance(clients: Sequence[str], steps: int, seeds: tuple[int | str, ...]) -> Tensor:
+    """A seed for each client's every step; those of the first steps do not depend on how many."""
+    drawn = [generator(*seeds, client, "chance").integers(2**63, size=steps) for client in clients]
+    return torch.from_numpy(np.stack(drawn))
 
 
 def _table(count: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -112,7 +124,7 @@ def _table(count: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64
 def gather(x: Tensor, y: Tensor, drawn: Draw) -> Batch:
     """The drawn examples themselves, with the axes client, step, place."""
     chosen = drawn.examples
-    return Batch(x[chosen], y[chosen], drawn.weight, drawn.active, drawn.own)
+    return Batch(x[chosen], y[chosen], drawn.weight, drawn.active, drawn.own, drawn.chance)
 
 
 def steps(batches: Batch) -> list[Batch]:

@@ -17,8 +17,11 @@ from strategies.core.errors import BadInput
 Scalar = bool | int | float | str
 C = TypeVar("C")
 
-# Of numbers that are no whole ones: far beyond any use, and far from float32's own limit.
-LARGEST = 1e30
+# No step size, strength or count of seconds is larger for a reason, and the product of a few of
+# them is still a float32.
+LARGEST = 1e9
+# A round's batches are drawn before it begins, so there must be room for them.
+MOST_STEPS = 10**6
 
 _TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
@@ -96,11 +99,8 @@ class Key:
             too_low = value <= self.low if self.open_low else value < self.low
             if not math.isfinite(value) or too_low or value > self.high:
                 raise wrong
-            if isinstance(value, float) and abs(value) > LARGEST:
-                raise BadInput(
-                    f"{self.name} must be at most {LARGEST:g} in size, not {value:g}: float32 has "
-                    "no room for what is computed with it."
-                )
+            if self.kind is float and value > LARGEST:
+                raise BadInput(f"{self.name} must be at most {_plain(LARGEST)}, not {value!r}.")
         return value  # type: ignore[return-value]  # one of the four kinds by now
 
 
@@ -173,13 +173,27 @@ def write(config: object, prefix: str = "") -> dict[str, Scalar]:
 
 
 def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a key nobody declared, with the valid ones listed."""
+    """Refuse a key nobody declared, with those that are most like it."""
     valid = sorted(known)
     for name in names:
         if name not in valid:
-            near = get_close_matches(name, valid, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise BadInput(f"Unknown key {name}: {hint}Valid keys are {', '.join(valid)}.")
+            near = _alike(name, valid)
+            hint = f"did you mean {_either(near)}? " if near else ""
+            raise BadInput(f"Unknown key {name}: {hint}`bouquet keys` lists all there are.")
+
+
+def _alike(name: str, valid: list[str]) -> list[str]:
+    """A few keys like a name, or else those of some group whose last part is like its own."""
+    near = get_close_matches(name, valid, n=3, cutoff=0.7)
+    if near:
+        return near
+    parts = {one: one.rpartition(".")[2] for one in valid}
+    best = get_close_matches(name.rpartition(".")[2], set(parts.values()), n=1, cutoff=0.7)
+    return [one for one, part in parts.items() if part in best][:3]
+
+
+def _either(names: list[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, object]:

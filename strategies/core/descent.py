@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from strategies.core.parsing import parsing
-from strategies.core.trees import Tree
+from strategies.core.trees import Tree, norm
 
 
 class Step(Protocol):
@@ -68,15 +68,19 @@ class Sgd:
         Step size η.
     clip : float
         Largest norm of a gradient; 0 for any.
-    weight_decay : float
-        Strength of the pull towards 0; 0 for none.
+    clip_all : bool
+        Whether that is the norm over all parts of a tuple, not of each.
+    decoupled_decay : float
+        Strength λ of a pull towards 0 beside the gradient, w ← w − η g − η λ w, which no
+        clipping sees (as in AdamW); 0 for none. Decay that is part of the loss is the task's.
     gradient : callable
         ``slope``, or ``slope_in_vmap`` for clients that train together.
     """
 
     lr: float
     clip: float = 0.0
-    weight_decay: float = 0.0
+    clip_all: bool = False
+    decoupled_decay: float = 0.0
     gradient: Callable[..., Any] = slope
 
 
@@ -96,8 +100,8 @@ def descend(
     loss : callable
         The objective; autograd differentiates it in all of ``params`` at once.
     params : Tree, or a tuple of trees and tensors
-        Where to start; left untouched. A tuple's parts move side by side, each
-        clipped and decayed on its own; single tensors are neither.
+        Where to start; left untouched. A tuple's trees move side by side, each decayed at
+        its own rate; single tensors are neither clipped nor decayed.
     batches : sequence of Batch, or of anything that knows whether it is active
         One a step.
     sgd : Sgd
@@ -123,7 +127,7 @@ def descend(
     # be anybody's.
     move: Callable[..., Tensor] = torch.sub
     for batch in batches if _any(params) else ():
-        gradient = sgd.gradient(objective, params, batch)
+        gradient = _clipped(sgd.gradient(objective, params, batch), sgd)
         if isinstance(params, dict):
             params = cast(P, _step(move, params, gradient, sgd.lr, sgd, batch.active))
         else:
@@ -151,6 +155,28 @@ def _each(change: Callable[[Tensor], Tensor], point: P) -> P:
     return type(point)(*parts)
 
 
+def _clipped(gradient: P, sgd: Sgd) -> P:
+    """A gradient whose trees are within the bound, together or each on its own."""
+    if not sgd.clip:
+        return gradient
+    if isinstance(gradient, dict):
+        return cast(P, _shortened(gradient, norm(gradient), sgd.clip))
+    trees = {place: part for place, part in enumerate(gradient) if isinstance(part, dict)}
+    sizes = {place: norm(tree) for place, tree in trees.items()}
+    if sgd.clip_all:
+        sizes = dict.fromkeys(sizes, torch.linalg.vector_norm(torch.stack([*sizes.values()])))
+    parts = [
+        _shortened(part, sizes[place], sgd.clip) if place in trees else part
+        for place, part in enumerate(gradient)
+    ]
+    return type(gradient)(*parts)
+
+
+def _shortened(tree: Tree, size: Tensor, bound: float) -> Tree:
+    shrink = (bound / size.clamp(min=1e-30)).clamp(max=1.0)
+    return {name: shrink.to(value.dtype) * value for name, value in tree.items()}
+
+
 def _step(
     move: Callable[..., Tensor],
     part: Tree | Tensor,
@@ -162,13 +188,7 @@ def _step(
     if isinstance(part, Tensor):
         return move(part, cast(Tensor, gradient), alpha=lr)
     slopes = cast(Tree, gradient)
-    if sgd.weight_decay:
-        decay = sgd.weight_decay * active
+    if sgd.decoupled_decay:
+        decay = sgd.decoupled_decay * active
         slopes = {name: slope + decay * part[name] for name, slope in slopes.items()}
-    if sgd.clip:
-        # In double, where no square of a float overflows.
-        norms = [torch.linalg.vector_norm(one, dtype=torch.float64) for one in slopes.values()]
-        norm = torch.linalg.vector_norm(torch.stack(norms))
-        shrink = (sgd.clip / norm.clamp(min=1e-30)).clamp(max=1.0)
-        slopes = {name: shrink.to(one.dtype) * one for name, one in slopes.items()}
     return {name: move(value, slopes[name], alpha=lr) for name, value in part.items()}

@@ -166,6 +166,12 @@ def received_model(config: Any, task: Task, payload: Model) -> Tree:
     return payload.w
 
 
+def at_received(work: Work[Any], payload: Any, personal: Any) -> Tree:
+    """A client's loss is that of the weights the server sent."""
+    w: Tree = payload.w
+    return w
+
+
 def keep_nothing(config: Any, task: Task, examples: int) -> Nothing:
     """No personal state."""
     return Nothing()
@@ -263,6 +269,12 @@ class Scheme:
         ``(config, steps) -> int``: batches a client draws for its local steps.
     adapts : callable
         ``(config) -> int``: batches of training data the predictor needs.
+    begins_at : callable
+        ``(work, payload, personal) -> Tree``: the model the scheme takes a client's loss f_i
+        of at the received weights; ``weights = agnostic`` weighs clients by that loss.
+    clips : str
+        What ``grad-clip`` bounds where a step moves more than one set of weights: ``all`` for
+        their common norm, ``parts`` for the norm of each.
     shared : callable
         ``(config, task, payload) -> Tree``: the shared model as every client
         would use it unchanged.
@@ -290,6 +302,7 @@ class Scheme:
     each: tuple[str, ...] = ()
     alone: bool = False
     splits: bool = False
+    clips: str = "parts"
     pooled: bool = False
     exception: str = ""
     init_personal: Callable[[Any, Task, int], Any] = keep_nothing
@@ -300,6 +313,7 @@ class Scheme:
     advise: Callable[[Any, Federation], str] = no_advice
     weigh: Callable[[Any, Any, Mapping[str, float]], Mapping[str, float]] = weigh_as_told
     newcomer: Callable[[Work[Any], Any, Tree], Tree] = tune
+    begins_at: Callable[[Work[Any], Any, Any], Tree] = at_received
     upload_like: Callable[[Any, Any], Any] = like_model
     shared: Callable[[Any, Task, Any], Tree] = received_model
     draws: Callable[[Any, int], int] = one_a_step

@@ -1,6 +1,9 @@
 """What a client learns: a model, its loss, and how well it does."""
 
+import copy
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -8,7 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from strategies.core.trees import Tree
+from strategies.core.chance import Seeded
+from strategies.core.trees import Tree, dot
 
 
 class Batch(NamedTuple):
@@ -27,6 +31,8 @@ class Batch(NamedTuple):
         1, or 0 for a step that only other clients take.
     place : Tensor
         Where the examples are among the client's own.
+    chance : Tensor
+        The seed of the model's own draws in this step, for models that draw.
     """
 
     x: Tensor
@@ -34,33 +40,65 @@ class Batch(NamedTuple):
     weight: Tensor
     active: Tensor
     place: Tensor = torch.zeros((), dtype=torch.int64)
+    chance: Tensor = torch.zeros((), dtype=torch.int64)
+
+    def whole(self) -> "Batch":
+        """The same without padding."""
+        real = self.weight > 0
+        return self._replace(
+            x=self.x[real], y=self.y[real], weight=self.weight[real], place=self.place[real]
+        )
 
 
 @dataclass(frozen=True)
 class Task:
     """A model without weights, where its weights start, and its loss.
 
+    It learns as PyTorch's models do in training (dropout drops) and is judged as they are
+    when they are used (dropout rests).
+
     Parameters
     ----------
     module : nn.Module
-        Used for its structure only. Calling it with other weights swaps them in for
-        the moment, so two threads must not share one.
+        Used for its structure only, in training mode. Calling it with other weights swaps
+        them in for the moment, so two threads must not share one.
     initial : Tree
         The weights everyone starts from.
     classes : int
         Number of classes; 0 for the quadratic problems, which have no accuracy.
     personal : frozenset of str
         The parameters that are personal in schemes that split the model.
+    weight_decay : float
+        λ of the (λ/2) ‖w‖² that is part of the loss trained on, and of no loss reported.
+    draws : bool
+        Whether the model draws at random while it learns.
+    whole : bool
+        Whether padding would change what the model learns or says, because it draws for the
+        whole batch or takes statistics over it: its clients train and are judged one by one.
     """
 
     module: nn.Module
     initial: Tree
     classes: int
     personal: frozenset[str] = frozenset()
+    weight_decay: float = 0.0
+    draws: bool = False
+    whole: bool = False
+
+    @cached_property
+    def _judged(self) -> nn.Module:
+        """The model as it is used."""
+        return copy.deepcopy(self.module).eval()
 
     def output(self, params: Tree, x: Tensor) -> Tensor:
-        """What the model says about each example."""
-        said: Tensor = functional_call(self.module, params, (x,))
+        """What the model says about each example when it is used."""
+        said: Tensor = functional_call(self._judged, params, (x,))
+        return said
+
+    def training_output(self, params: Tree, x: Tensor, seed: int) -> Tensor:
+        """What it says while it learns; the seed is for what it draws."""
+        with Seeded(seed) if self.draws else nullcontext():
+            said: Tensor = functional_call(self.module, params, (x,))
         return said
 
     def losses(self, params: Tree, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,9 +116,11 @@ class Task:
         return loss, torch.zeros_like(loss, dtype=torch.bool)
 
     def loss(self, params: Tree, batch: Batch) -> Tensor:
-        """The batch's mean loss, f(w; ξ)."""
-        losses, _ = self.losses(params, batch.x, batch.y)
-        return losses @ batch.weight
+        """The batch's mean loss, f(w; ξ), with the decay where there is one."""
+        seed = int(batch.chance) if self.draws else 0
+        output = self.training_output(params, batch.x, seed)
+        loss = self.judge(output, batch.x, batch.y)[0] @ batch.weight
+        return loss + 0.5 * self.weight_decay * dot(params, params) if self.weight_decay else loss
 
     def score(self, params: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss and accuracy on the examples that are no padding."""

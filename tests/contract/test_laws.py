@@ -29,6 +29,7 @@ from strategies.settings import Settings, parse
 from tests.conftest import Run, kebab
 
 Start = Callable[..., Run]
+Finished = Callable[[Settings], Run]
 every_scheme = pytest.mark.parametrize("scheme", list(SCHEMES))
 
 # Clients of unequal size and few of them a round, so that laws are not met by luck.
@@ -205,23 +206,25 @@ def test_a_message_delivered_twice_gets_the_same_reply(
 
 
 @every_scheme
-def test_a_resumed_run_ends_as_if_never_stopped(scheme: str, start: Start, tmp_path: Path) -> None:
-    whole = start(settings=configured(scheme, rounds=5))
+def test_a_resumed_run_ends_as_if_never_stopped(
+    scheme: str, start: Start, finished: Finished, tmp_path: Path
+) -> None:
+    whole = finished(configured(scheme, rounds=5))
     folder = tmp_path / "stopped"
-    start(settings=configured(scheme, rounds=2), folder=folder)
+    shutil.copytree(finished(configured(scheme, rounds=2)).path, folder)
     resumed = start(settings=configured(scheme, rounds=5), folder=folder, resume=True)
     assert_same_end(whole, resumed)
 
 
 @every_scheme
 def test_a_run_killed_within_a_round_resumes_exactly(
-    scheme: str, start: Start, tmp_path: Path
+    scheme: str, start: Start, finished: Finished, tmp_path: Path
 ) -> None:
     """The clients have done round 3; the server only remembers round 2."""
-    whole = start(settings=configured(scheme, rounds=5))
-    two = start(settings=configured(scheme, rounds=2))
+    whole = finished(configured(scheme, rounds=5))
+    two = finished(configured(scheme, rounds=2))
     folder = tmp_path / "killed"
-    start(settings=configured(scheme, rounds=3), folder=folder)
+    shutil.copytree(finished(configured(scheme)).path, folder)
     checkpoint = Path("server") / "checkpoint.safetensors"
     shutil.copy(two.path / checkpoint, folder / checkpoint)
     resumed = start(settings=configured(scheme, rounds=5), folder=folder, resume=True)
@@ -229,28 +232,28 @@ def test_a_run_killed_within_a_round_resumes_exactly(
 
 
 @every_scheme
-def test_a_cohort_computes_what_its_clients_compute_alone(scheme: str, start: Start) -> None:
+def test_a_cohort_computes_what_its_clients_compute_alone(scheme: str, finished: Finished) -> None:
     """In double precision vmap and loop differ by rounding alone."""
-    together = start(settings=configured(scheme, dtype="float64", cohort="vmap"))
-    alone = start(settings=configured(scheme, dtype="float64", cohort="loop"))
+    together = finished(configured(scheme, dtype="float64", cohort="vmap"))
+    alone = finished(configured(scheme, dtype="float64", cohort="loop"))
     assert_close(together, alone, 1e-11)
 
 
 @every_scheme
 def test_local_epochs_of_unequal_clients_are_the_same_in_a_cohort(
-    scheme: str, start: Start
+    scheme: str, finished: Finished
 ) -> None:
     """Clients that finish their passes early wait without moving."""
     keys = {"dtype": "float64", "local_steps": 0, "local_epochs": 1, "batch_size": 64}
-    together = start(settings=configured(scheme, cohort="vmap", **keys))
-    alone = start(settings=configured(scheme, cohort="loop", **keys))
+    together = finished(configured(scheme, cohort="vmap", **keys))
+    alone = finished(configured(scheme, cohort="loop", **keys))
     assert_close(together, alone, 1e-11)
 
 
 @every_scheme
-def test_the_number_of_nodes_changes_rounding_alone(scheme: str, start: Start) -> None:
-    two = start(settings=configured(scheme, dtype="float64", nodes=2))
-    five = start(settings=configured(scheme, dtype="float64", nodes=5))
+def test_the_number_of_nodes_changes_rounding_alone(scheme: str, finished: Finished) -> None:
+    two = finished(configured(scheme, dtype="float64", cohort="vmap"))
+    five = finished(configured(scheme, dtype="float64", nodes=5))
     assert_close(two, five, 1e-11)
 
 
@@ -264,20 +267,20 @@ def ray_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 @every_scheme
 def test_inline_and_ray_end_with_the_same_bits(
-    scheme: str, start: Start, ray_runs: dict[str, Run]
+    scheme: str, finished: Finished, ray_runs: dict[str, Run]
 ) -> None:
-    assert_same_end(start(settings=configured(scheme)), ray_runs[scheme])
+    assert_same_end(finished(configured(scheme)), ray_runs[scheme])
 
 
 @every_scheme
 def test_a_run_stopped_on_ray_goes_on_inline(
-    scheme: str, start: Start, ray_runs: dict[str, Run], tmp_path: Path
+    scheme: str, start: Start, finished: Finished, ray_runs: dict[str, Run], tmp_path: Path
 ) -> None:
     """Its folder holds all there is to know, personal state included."""
     folder = tmp_path / "moved"
     shutil.copytree(ray_runs[scheme].path, folder)
     resumed = start(settings=configured(scheme, rounds=5), folder=folder, resume=True)
-    assert_same_end(start(settings=configured(scheme, rounds=5)), resumed)
+    assert_same_end(finished(configured(scheme, rounds=5)), resumed)
 
 
 def moved_twice(folder: Path) -> set[float]:

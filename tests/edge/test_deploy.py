@@ -10,18 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from bouquet.rebuild import predictor_of
+from client_app.predictor import read_predictor
+from strategies.core.trees import sha256
 from tests.conftest import Run
 from tests.engines.test_commands import KEYS, PROBLEM, ROOT
 
 pytestmark = pytest.mark.edge
 
 
-def launch(place: Path, *words: str) -> "subprocess.Popen[str]":
+def launch(place: Path, *words: str, code: Path = ROOT) -> "subprocess.Popen[str]":
     """Start the command so that all it starts can be told by its temporary folder."""
     return subprocess.Popen(
         [sys.executable, "-m", "bouquet", "deploy", *words],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(place)},
+        cwd=place,
+        env=os.environ | {"PYTHONPATH": str(code), "TMPDIR": str(place)},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -38,6 +41,22 @@ def started_by(place: Path) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def test_a_deployment_needs_no_checkout_and_its_models_can_be_exported(
+    tmp_path: Path, installed: Path, start: Callable[..., Run]
+) -> None:
+    place = tmp_path / "empty"
+    place.mkdir()
+    process = launch(place, *KEYS, "-c", "rounds=1", "--out", "run", code=installed)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert started_by(place) == []
+    theirs = start(rounds=1, save_predictors=True, **PROBLEM).path / "predictors"
+    for client in ("000", "001"):
+        found = predictor_of(place / "run", client)
+        expected = read_predictor(theirs / f"{client}.safetensors")
+        assert sha256(found.weights) == sha256(expected.weights)
 
 
 def test_an_interrupted_deployment_stops_all_and_resumes_to_the_same_end(
@@ -57,7 +76,7 @@ def test_an_interrupted_deployment_stops_all_and_resumes_to_the_same_end(
     finally:
         process.kill()
     assert process.returncode == 1
-    assert "--resume" in err.splitlines()[-1]
+    assert err.endswith(f": bouquet deploy --resume {run}\n")
     assert started_by(place) == []
     assert list(place.glob("bouquet-*")) == []  # keys are not left behind
     process = launch(place, "--resume", str(run))

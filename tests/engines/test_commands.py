@@ -1,6 +1,7 @@
 """Whole commands, as a user runs them, and what happens when they are killed."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -86,7 +87,8 @@ def test_an_interrupted_run_stops_all_it_started_and_can_be_resumed(
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "--resume" in err.splitlines()[-1]
+    ours = "" if engine == "inline" else f" --engine {engine}"
+    assert err.endswith(f": bouquet simulate{ours} --resume {folder}\n")
     assert "Traceback" not in err
     assert_none_left(str(process.pid))
     finish(launch("simulate", "--resume", str(folder), "--engine", engine))
@@ -130,6 +132,9 @@ def test_flower_runs_the_app_with_its_own_command(
         assert (theirs / "summary.json").exists(), done.stdout + done.stderr
     finally:
         end_processes(str(home))  # the SuperLink that `flwr run` leaves running
+    streamed = done.stdout + done.stderr
+    assert f"The run's folder is {theirs}" in streamed
+    assert re.search(r"apfl round 2/2 .* personal accuracy 0\.\d+\n", streamed)
     assert Run(theirs).sha == ours.sha
 
 

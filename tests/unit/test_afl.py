@@ -11,10 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from strategies import afl
+from strategies import afl, fedalt, fedsim, plsgd
+from strategies.core.averages import Trail
 from strategies.core.errors import BadInput
+from strategies.core.scheme import Model
 from tests.conftest import Array, Quadratics, Run, make_quadratics
-from tests.unit.algebra import EXACT, clients, descended, drive
+from tests.unit.algebra import EXACT, clients, descended, drive, number, scalar_work
+from tests.unit.test_partial import work_of
 
 Start = Callable[..., Run]
 
@@ -135,6 +138,44 @@ def test_agnostic_apfl_weighs_its_shared_half_as_afl_does(
     assert both.sha == start(scheme="afl", **keys).sha
     assert both.sha != start(scheme="apfl", rounds=4, **quadratics.keys).sha
     assert "v/w" in both.personal("000")
+
+
+def test_agnostic_apfl_is_weighed_by_its_shared_half_whatever_it_predicts_with(
+    start: Start, quadratics: Quadratics
+) -> None:
+    """Section 7: λ climbs f_i(w) at the received w, not at its average."""
+    keys: dict[str, Any] = {"rounds": 4, "afl": {"lambda_lr": 0.3}, **quadratics.keys}
+    last = start(scheme="apfl", weights="agnostic", **keys).server()
+    averaged = start(scheme="apfl", weights="agnostic", apfl={"output": "average"}, **keys).server()
+    for name in ("w/w", "mixture/000", "mixture/001", "mixture/002"):
+        np.testing.assert_array_equal(averaged[name], last[name])
+
+
+@pytest.mark.parametrize("stateless", [True, False])
+@pytest.mark.parametrize("module", [fedsim, fedalt])
+def test_agnostic_partial_personalization_is_weighed_with_the_clients_own_v(
+    module: Any, stateless: bool
+) -> None:
+    """λ climbs f_i(u, v_i), with the v_i the round starts from."""
+    work = work_of(module.Config(stateless=stateless), count=3)
+    u, fresh = fedsim.split(work.task, work.task.initial)
+    own = {name: value + 1.0 for name, value in fresh.items()}
+    scheme = afl.agnostic(module.SCHEME, lambda config: 0.1)
+    upload, _ = scheme.local_update(work, Model(u), fedsim.Personal(own))
+    whole = {**u, **(fresh if stateless else own)}
+    expected = np.mean([work.task.loss(whole, batch).item() for batch in work.batches])
+    assert upload.loss.item() == pytest.approx(expected, abs=1e-14)
+
+
+@pytest.mark.parametrize("output", ["last", "mean-shared", "mean-own"])
+def test_agnostic_plsgd_is_weighed_at_the_sum(output: str) -> None:
+    """At w + θ = 3 − 1 the loss ½·2·(2 − 1)² is 1 under every option; at w alone it is 4."""
+    work = scalar_work(plsgd.Config(output=output), steps=2, lr=0.1, curvature=2.0, optimum=1.0)
+    personal = plsgd.init_personal(work.config, work.task, 1)._replace(theta=number(-1.0))
+    scheme = afl.agnostic(plsgd.SCHEME, lambda config: 0.1)
+    payload = Trail(number(3.0), number(7.0) if output == "mean-shared" else {})
+    upload, _ = scheme.local_update(work, payload, personal)
+    assert upload.loss.item() == pytest.approx(1.0, abs=1e-15)
 
 
 def test_only_what_averages_can_be_agnostic(start: Start) -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from strategies import ditto, fedprox, pfedme, scaffold
-from strategies.core.scheme import Model
+from strategies.core.scheme import Federation, Member, Model, Round
 from strategies.core.trees import Nothing
 from tests.conftest import Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
@@ -136,6 +136,19 @@ def test_scaffold_takes_the_step_derived_by_hand() -> None:
     assert upload.w["w"].item() == pytest.approx(-0.81, abs=1e-14)
     assert personal.c["w"].item() == pytest.approx(3.55, abs=1e-13)
     assert upload.c["w"].item() == pytest.approx(3.05, abs=1e-13)
+
+
+def test_scaffolds_server_takes_the_step_derived_by_hand() -> None:
+    """w = 3, c = 1; one of four clients sends Δw = −0.8, Δc = 2; η_g = 0.5.
+
+    w = 3 + 0.5·(−0.8) = 2.6 and c = 1 + (1/4)·2 = 1.5.
+    """
+    everyone = Federation({f"{k:03}": Member(1) for k in range(4)})
+    uploads = Round(scaffold.Pair(number(-0.8), number(2.0)), ("002",), everyone)
+    server = scaffold.Pair(number(3.0), number(1.0))
+    new = scaffold.aggregate(scaffold.Config(server_lr=0.5), server, uploads)
+    assert new.w["w"].item() == pytest.approx(2.6, abs=1e-15)
+    assert new.c["w"].item() == pytest.approx(1.5, abs=1e-15)
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -156,7 +156,7 @@ def test_padding_never_changes_what_a_client_learns(sizes: list[int], plan: Plan
 
     def learn(batches: Batch, gradient: Any = slope) -> Tensor:
         start = {"w": torch.ones(2, dtype=torch.float64)}
-        sgd = Sgd(0.1, clip=1.0, weight_decay=0.1, gradient=gradient)
+        sgd = Sgd(0.1, clip=1.0, decoupled_decay=0.1, gradient=gradient)
         return descend(loss, start, steps(batches), sgd)["w"]
 
     together = vmap(partial(learn, gradient=slope_in_vmap))(gather(x, y, draw_for(own, plan)))

@@ -5,21 +5,25 @@ import json
 import logging
 import os
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from rich.console import Console
 
 from bouquet import cli, engines
 from data import DATASETS, cache
 from data.cache import PACKAGES
 from models import MODELS
+from server_app.main import Job
 from strategies import SCHEMES
-from strategies.core.config import keys_of
+from strategies.core.config import Key, keys_of
 from strategies.core.errors import RunFailed
 from strategies.settings import all_keys, parse
 
@@ -97,10 +101,9 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
-EVERY_KEY = ", ".join(sorted(one.name for one in all_keys()))
 WRONG_KEYS = [
     ("scheme", "fedfoo", f"scheme must be one of {listed(SCHEMES)}, not 'fedfoo'."),
-    ("ruonds", "3", f"Unknown key ruonds: did you mean rounds? Valid keys are {EVERY_KEY}."),
+    ("ruonds", "3", "Unknown key ruonds: did you mean rounds? `bouquet keys` lists all"),
     ("apfl.beta", "3", "Unknown key apfl.beta: did you mean "),
     ("model.name", "resnet", f"model.name must be one of {listed(MODELS)}, not 'resnet'."),
     ("model.name", "vector", "model.name must be one of 'char-lstm', 'cnn', 'linear', 'mlp'"),
@@ -299,6 +302,121 @@ def test_a_scheme_compared_with_itself_does_not_overwrite_its_own_run(
     assert outcome.code == 2 or len(list(tmp_path.glob("runs/*/summary.json"))) == 2
 
 
+def rows_of(outcome: Outcome) -> dict[str, list[str]]:
+    return {row[0]: row[1:] for row in cells(outcome.out)}
+
+
+def test_schemes_are_compared_over_seeds(bouquet: Bouquet, tmp_path: Path) -> None:
+    outcome = bouquet("compare", "fedavg", "local", *small(), "--seeds", "0,3", "--out", "both")
+    assert outcome.code == 0
+    found = {}
+    for scheme in ("fedavg", "local"):
+        for seed in (0, 3):
+            path = tmp_path / "both" / f"{scheme}-seed{seed}" / "summary.json"
+            found[scheme, seed] = json.loads(path.read_text())
+            assert found[scheme, seed]["seed"] == seed
+    assert list(rows_of(outcome)) == ["fedavg", "local"]
+    for scheme, row in rows_of(outcome).items():
+        one, other = (found[scheme, seed]["personal"]["accuracy"]["mean"] for seed in (0, 3))
+        assert row[1] == f"{(one + other) / 2:.3f} ± {abs(one - other) / 2**0.5:.3f}"
+    assert "fedavg seed 3 round 1/1" in outcome.err
+
+
+def test_a_comparison_is_one_json_list_or_one_folder(bouquet: Bouquet, tmp_path: Path) -> None:
+    words = ["compare", "fedavg", "local", *small()]
+    outcome = bouquet(*words, "--out", "one", "--json", "--quiet", "--tensorboard")
+    assert (outcome.code, outcome.err) == (0, "")
+    for told, scheme in zip(json.loads(outcome.out), ["fedavg", "local"], strict=True):
+        folder = Path(told.pop("folder"))
+        assert folder == Path("one") / scheme
+        assert told == json.loads((folder / "summary.json").read_text())
+        assert any((folder / "tensorboard").iterdir())
+    outcome = bouquet(*words, "--quiet")
+    (folder,) = tmp_path.glob("runs/*-compare-digits")
+    assert (outcome.out, outcome.err) == (f"{folder.relative_to(tmp_path)}\n", "")
+    assert {path.name for path in folder.iterdir()} == {"compare.toml", "fedavg", "local"}
+
+
+def test_a_comparison_goes_on_where_it_was_stopped(
+    bouquet: Bouquet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run was finished, the second stopped after a round, the third not begun."""
+
+    def stop(jobs: Sequence[Job], engine: str) -> NoReturn:
+        half = replace(jobs[1], settings=jobs[1].settings.with_run(rounds=1))
+        whole([jobs[0], half], engine)
+        raise KeyboardInterrupt
+
+    whole = engines.simulate
+    monkeypatch.setattr(engines, "simulate", stop)
+    words = ["compare", "fedavg", "local", "apfl", *small(rounds=2, lr=0.05)]
+    outcome = bouquet(*words, "--out", "some")
+    assert outcome.err.endswith(": bouquet compare --resume some\n")
+    monkeypatch.setattr(engines, "simulate", whole)
+    finished = files(tmp_path / "some" / "fedavg")
+    outcome = bouquet("compare", "--resume", "some")
+    assert outcome.code == 0
+    assert files(tmp_path / "some" / "fedavg") == finished
+    began = [line.partition("  ")[0][:13] for line in outcome.err.splitlines()]
+    assert began == ["local round 2", "apfl round 1/", "apfl round 2/"]
+    assert list(rows_of(outcome)) == ["fedavg", "local", "apfl"]
+    bouquet(*words, "--out", "other")
+    for scheme in ("fedavg", "local", "apfl"):
+        one, other = (
+            json.loads((tmp_path / place / scheme / "summary.json").read_text())
+            for place in ("some", "other")
+        )
+        assert one["shared_sha256"] == other["shared_sha256"]
+        assert one["personal"] == other["personal"]
+
+
+def test_a_comparison_takes_more_rounds_schemes_and_seeds(bouquet: Bouquet, tmp_path: Path) -> None:
+    bouquet("compare", "fedavg", *small(), "--seeds", "1", "--out", "some")
+    words = ["compare", "local", "--seeds", "2", "--resume", "some", "-c", "rounds=2"]
+    outcome = bouquet(*words)
+    assert outcome.code == 0
+    for name in ("fedavg-seed1", "fedavg-seed2", "local-seed1", "local-seed2"):
+        assert json.loads((tmp_path / "some" / name / "summary.json").read_text())["rounds"] == 2
+    outcome = bouquet("compare", "--resume", "some")
+    assert (outcome.code, outcome.err) == (0, "")  # all is done
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["compare"], "compare takes schemes: "),
+        (["compare", "local", "--seeds", "0,x"], "--seeds takes different whole numbers"),
+        (["compare", "local", "--seeds", "1,1"], "--seeds takes different whole numbers"),
+        (["compare", "local", "--seeds", "1", "-c", "seed=2"], "Set seed or --seeds, not both."),
+        (["compare", "local", "--out", "some"], "out: some already holds a comparison; "),
+        (["compare", "--resume", "."], "--resume: . holds no comparison (there is no compare.toml"),
+        (["compare", "--resume", "some", "--seeds", "1"], "--resume: some was started without"),
+        (["compare", "--resume", "some", "-c", "lr=1"], "--resume: lr is 0.1 in some/fedavg and"),
+        (["compare", "fedfoo", "--resume", "some"], "scheme must be one of "),
+        (
+            ["compare", "apfl", "--resume", "some", "-c", "clients-per-round=9"],
+            "--resume: clients-per-round is 0 in some/fedavg",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_comparison_is_refused_and_nothing_changes(
+    bouquet: Bouquet, tmp_path: Path, words: list[str], said: str
+) -> None:
+    bouquet("compare", "fedavg", *small(), "--out", "some")
+    before = files(tmp_path)
+    assert_refused(bouquet(*words), said)
+    assert files(tmp_path) == before
+
+
+def test_a_comparison_refused_by_its_first_run_leaves_nothing_behind(
+    bouquet: Bouquet, tmp_path: Path
+) -> None:
+    outcome = bouquet("compare", "local", *small(clients_per_round=9), "--out", "deep/down")
+    assert_refused(outcome, "clients-per-round must be at most 3")
+    assert list(tmp_path.iterdir()) == []
+
+
 # Going on
 
 
@@ -363,25 +481,45 @@ def test_a_run_in_which_no_client_could_be_evaluated_has_failed(
     assert outcome.err.splitlines()[-1].startswith("bouquet: the run failed: ")
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        (RunFailed("no node answered."), "bouquet: the run failed: no node answered.\n"),
-        (KeyboardInterrupt(), "bouquet: interrupted; --resume goes on from the last "),
-    ],
-    ids=["failure", "Ctrl-C"],
-)
-def test_a_run_that_does_not_reach_its_end_exits_with_1_and_one_sentence(
-    bouquet: Bouquet, monkeypatch: pytest.MonkeyPatch, fault: BaseException, said: str
-) -> None:
-    def stop(*args: object) -> NoReturn:
+def stop_with(monkeypatch: pytest.MonkeyPatch, fault: BaseException, after: int) -> None:
+    """Let the engine do so many jobs, and then fail."""
+    whole = engines.simulate
+
+    def stop(jobs: Sequence[Job], engine: str) -> NoReturn:
+        if after:
+            whole(jobs[:after], engine)
         raise fault
 
     monkeypatch.setattr(engines, "simulate", stop)
+
+
+def test_a_run_that_fails_exits_with_1_and_one_sentence(
+    bouquet: Bouquet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_with(monkeypatch, RunFailed("no node answered."), 0)
     outcome = bouquet("simulate", *small())
+    assert (outcome.code, outcome.err) == (1, "bouquet: the run failed: no node answered.\n")
+
+
+def test_ctrl_c_says_how_the_run_goes_on(bouquet: Bouquet) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        stop_with(patch, KeyboardInterrupt(), 1)
+        outcome = bouquet("simulate", *small(), "--out", "my run", "--quiet")
     assert outcome.code == 1
-    assert outcome.err.startswith(said)
-    assert outcome.err.count("\n") == 1
+    said, _, command = outcome.err.rstrip("\n").partition(": bouquet ")
+    assert said == "bouquet: interrupted; to go on from its last finished round"
+    assert bouquet(*shlex.split(command), "-c", "rounds=2").code == 0
+
+
+def test_ctrl_c_before_the_first_round_leaves_nothing_to_go_on_with(
+    bouquet: Bouquet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_with(monkeypatch, KeyboardInterrupt(), 0)
+    for words in (["simulate"], ["compare", "local", "--out", "deep/down"]):
+        outcome = bouquet(*words, *small())
+        said = "bouquet: interrupted before anything was written.\n"
+        assert (outcome.code, outcome.err) == (1, said)
+    assert list(tmp_path.iterdir()) == []
 
 
 # Help and lists
@@ -401,6 +539,7 @@ def test_a_run_that_does_not_reach_its_end_exits_with_1_and_one_sentence(
         "export",
         "audit",
         "schemes",
+        "keys",
         "models",
         "data list",
         "data fetch",
@@ -413,6 +552,11 @@ def test_every_command_helps_with_an_example(bouquet: Bouquet, command: str) -> 
     assert outcome.code == 0
     assert "Example" in outcome.out
     assert re.search(r"\n +bouquet ", outcome.out)
+
+
+def test_help_says_what_arguments_are(bouquet: Bouquet) -> None:
+    assert "Schemes to run" in bouquet("compare", "--help").out
+    assert "Only keys with this in their name or meaning" in bouquet("keys", "--help").out
 
 
 @pytest.mark.parametrize("words", [[], ["data"]], ids=["bouquet", "bouquet data"])
@@ -433,6 +577,7 @@ def test_help_names_every_command(bouquet: Bouquet) -> None:
         "node",
         "export",
         "schemes",
+        "keys",
         "models",
         "data",
     ):
@@ -453,13 +598,48 @@ def test_a_scheme_is_shown_with_every_key_its_default_and_what_is_allowed(
     outcome = bouquet("schemes", "apfl")
     assert outcome.code == 0
     assert SCHEMES["apfl"].paper in outcome.out
-    rows = cells(outcome.out)
-    for key in keys_of(SCHEMES["apfl"].config, "apfl"):
-        (row,) = [row for row in rows if row[0] == key.name]
-        assert row[1] == str(key.default).lower()
-        assert row[2] == key.allowed
-        assert key.doc in row[3]
-        assert key.degenerate in row[3]
+    assert_keys(outcome.out, keys_of(SCHEMES["apfl"].config, "apfl"))
+
+
+def assert_keys(text: str, keys: Iterable[Key]) -> None:
+    """Each key is there with its default, what is allowed, and what it means on the next line."""
+    lines = text.splitlines()
+    for key in keys:
+        default = str(key.default).lower() if key.kind is bool else str(key.default)
+        start = f"{key.name}={default}" if default else f"{key.name}=''"
+        (place,) = [n for n, line in enumerate(lines) if line.startswith(f"{start}  ")]
+        assert lines[place].endswith(f"  {key.allowed}")
+        assert key.doc in lines[place + 1]
+        assert key.degenerate in lines[place + 1]
+
+
+def test_every_key_is_listed(bouquet: Bouquet) -> None:
+    outcome = bouquet("keys")
+    assert outcome.code == 0
+    assert_keys(outcome.out, all_keys())
+
+
+def test_keys_are_found_by_name_and_by_meaning(bouquet: Bouquet) -> None:
+    names = {line.partition("=")[0] for line in bouquet("keys", "Timeout").out.splitlines()[::2]}
+    assert names == {"round-timeout"}
+    listed = bouquet("keys", "learning rate").out
+    assert listed.startswith("lr=0.1  a number above 0\n    local learning rate\n")
+    assert_refused(bouquet("keys", "zzz"), "No key has 'zzz' in its name or meaning; ")
+
+
+@pytest.mark.parametrize("command", ["keys", "schemes", "schemes apfl", "models", "data list"])
+def test_lists_fit_a_terminal_without_cutting_names(
+    bouquet: Bouquet, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    from bouquet import listing
+
+    piped = bouquet(*command.split()).out
+    console = Console(width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr(listing, "out", console)
+    lines = bouquet(*command.split()).out.splitlines()
+    shown = [line for line in lines if not line.startswith("Fetched data is in ")]
+    assert max(map(len, shown)) <= 80
+    assert squeezed("\n".join(lines)) == squeezed(piped)
 
 
 def test_a_scheme_without_keys_of_its_own_is_shown_too(bouquet: Bouquet) -> None:
@@ -471,9 +651,10 @@ def test_a_scheme_without_keys_of_its_own_is_shown_too(bouquet: Bouquet) -> None
 def test_the_models_are_listed_with_their_keys(bouquet: Bouquet) -> None:
     outcome = bouquet("models")
     assert outcome.code == 0
-    named = {row[0] for row in cells(outcome.out)}
-    assert named >= MODELS.keys()
-    assert named >= {one.name for one in all_keys() if one.name.startswith(("model.", "personal."))}
+    for model in MODELS.values():
+        assert f"{model.name}  {model.doc}" in outcome.out
+    own = ("model.", "personal.")
+    assert_keys(outcome.out, (one for one in all_keys() if one.name.startswith(own)))
 
 
 def test_a_model_is_shown_with_its_layers_and_what_each_split_keeps(bouquet: Bouquet) -> None:
@@ -522,9 +703,10 @@ def test_a_model_that_cannot_be_shown_is_refused(
 def test_the_data_sets_are_listed_with_their_keys(bouquet: Bouquet) -> None:
     outcome = bouquet("data", "list")
     assert outcome.code == 0
-    named = {row[0] for row in cells(outcome.out)}
-    assert named >= DATASETS.keys()
-    assert named >= {one.name for one in all_keys() if one.name.startswith("data.")}
+    for data in DATASETS.values():
+        (found,) = re.findall(rf"^{data.name}  model (\S+), .*\n    (.+)$", outcome.out, re.M)
+        assert found == (data.model, data.doc)
+    assert_keys(outcome.out, (one for one in all_keys() if one.name.startswith("data.")))
 
 
 def test_a_data_set_is_described_client_by_client(bouquet: Bouquet) -> None:
@@ -622,6 +804,46 @@ def test_the_module_can_be_run_and_says_no_with_exit_code_2(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def in_a_process(words: list[str], **environment: str) -> str:
+    """What a command prints in a process of its own, which then tells if it imported torch."""
+    code = (
+        "import sys; from bouquet.cli import main; sys.argv = ['bouquet', *sys.argv[1:]]\n"
+        "try: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr.splitlines()[-1] == "False", done.stderr
+    return done.stdout
+
+
+def test_help_and_version_are_there_at_once() -> None:
+    assert "Commands" in in_a_process(["--help"])
+    assert in_a_process(["--version"]) == f"bouquet {metadata.version('bouquet')}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("bouquet simul", ["simulate"]),
+        ("bouquet simulate --engine ", ["inline", "ray"]),
+        ("bouquet simulate -c apfl.alpha-", ["apfl.alpha-lr=", "apfl.alpha-update="]),
+        ("bouquet simulate -c scheme=fedp", ["scheme=fedprox"]),
+        ("bouquet simulate -c ", [f"{one.name}=" for one in all_keys()]),
+        ("bouquet schemes ", list(SCHEMES)),
+        ("bouquet compare local ", list(SCHEMES)),
+        ("bouquet keys seed", ["seed"]),
+    ],
+)
+def test_a_shell_completes_names_at_once(line: str, expected: list[str]) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    found = in_a_process([], _BOUQUET_COMPLETE="complete_bash", **words)
+    assert sorted(found.split()) == sorted(expected)
+
+
 # Runs, reports and the dashboard for people and scripts
 
 
@@ -645,7 +867,7 @@ def test_the_course_of_a_run_is_a_line_of_bars(bouquet: Bouquet) -> None:
     assert sparkline([3.0, 3.0]) == "▁▁"
     assert len(sparkline(range(1000))) <= 40
     assert sparkline(range(1000))[-1] == "█"
-    ended = bouquet("simulate", *small(rounds=3))
+    ended = bouquet("simulate", *small(rounds=3), "-c", "eval-every=1")
     assert "apfl: personal accuracy " in ended.out
 
 

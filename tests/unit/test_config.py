@@ -10,7 +10,7 @@ from hypothesis import settings as checked
 from hypothesis import strategies as st
 
 from data import DATASETS
-from strategies.core.config import Key, flatten, key, keys_of, read, refuse_unknown, write
+from strategies.core.config import LARGEST, Key, flatten, key, keys_of, read, refuse_unknown, write
 from strategies.core.errors import BadInput
 from strategies.settings import all_keys, parse
 
@@ -68,6 +68,7 @@ def test_what_is_not_set_keeps_its_default_and_other_keys_are_left_alone() -> No
         ("step-size", True, "some.step-size must be a number above 0, not True."),
         ("step-size", 0.0, "some.step-size must be a number above 0, not 0.0."),
         ("step-size", 0, "some.step-size must be a number above 0, not 0."),
+        ("step-size", 2e9, "some.step-size must be at most 1e+09, not 2000000000.0."),
         ("step-size", math.nan, "some.step-size must be a number above 0, not nan."),
         ("step-size", math.inf, "some.step-size must be a number above 0, not inf."),
         ("lambda", 2.5, "some.lambda must be a number of at most 2, not 2.5."),
@@ -104,11 +105,11 @@ def test_a_number_too_large_for_any_float_is_refused_like_any_other(name: str) -
 examples = st.builds(
     Example,
     count=st.integers(1, 9),
-    step_size=st.floats(0, 1e30, exclude_min=True),
+    step_size=st.floats(0, exclude_min=True, max_value=LARGEST),
     keen=st.booleans(),
     mode=st.sampled_from(["fast", "slow"]),
-    note=st.text(st.characters(exclude_characters="\0")),
-    strength=st.floats(-1e30, 2),
+    note=st.text(),
+    strength=st.floats(max_value=2, allow_infinity=False),
 )
 
 
@@ -121,18 +122,20 @@ def test_what_is_written_reads_back_the_same(config: Example, prefix: str) -> No
 # Unknown keys and tables
 
 
-def test_an_unknown_key_is_refused_with_the_near_miss_and_every_valid_one() -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("ruonds", "did you mean rounds? "),
+        ("alpha", "did you mean apfl.alpha or plsgd.alpha? "),
+        ("local.lambda", "did you mean ditto.lambda? "),
+        ("zzz", ""),
+    ],
+)
+def test_an_unknown_key_is_refused_with_those_like_it(name: str, hint: str) -> None:
+    known = ["seed", "rounds", "lr", "apfl.alpha", "plsgd.alpha", "ditto.lambda"]
     with pytest.raises(BadInput) as refused:
-        refuse_unknown(["rounds", "ruonds"], ["seed", "rounds", "lr"])
-    assert str(refused.value) == (
-        "Unknown key ruonds: did you mean rounds? Valid keys are lr, rounds, seed."
-    )
-
-
-def test_nothing_is_suggested_for_a_key_that_is_like_no_other() -> None:
-    with pytest.raises(BadInput) as refused:
-        refuse_unknown(["zzz"], ["seed", "lr"])
-    assert str(refused.value) == "Unknown key zzz: Valid keys are lr, seed."
+        refuse_unknown(["rounds", name], known)
+    assert str(refused.value) == f"Unknown key {name}: {hint}`bouquet keys` lists all there are."
 
 
 def test_tables_flatten_to_dotted_keys_however_deep() -> None:
@@ -183,7 +186,7 @@ def values_of(one: Key) -> st.SearchStrategy[object]:
     if one.choices:
         return st.sampled_from(one.choices)
     if one.kind is int:
-        return st.integers(max(1, int(one.low)), 10**6)
+        return st.integers(max(1, int(one.low)), int(min(one.high, 10**6)))
     if one.kind is float:
         high = min(one.high, 1e6)
         return st.floats(max(one.low, -1e6), high, exclude_min=one.open_low)
@@ -192,7 +195,8 @@ def values_of(one: Key) -> st.SearchStrategy[object]:
 
 # These go together or with some schemes only, which has tests of its own.
 PARTICULAR = ("local-epochs", "weights", "server-optimizer", "server-lr", "join.clients")
-PARTICULAR += ("pipeline", "stage-keys", "lr-schedule", "warmup")
+PARTICULAR += ("pipeline", "stage-keys", "lr-schedule", "warmup", "weight-decay")
+PARTICULAR += ("decoupled-weight-decay",)
 any_keys = st.fixed_dictionaries(
     {}, optional={one.name: values_of(one) for one in all_keys() if one.name not in PARTICULAR}
 )
@@ -216,7 +220,7 @@ def test_equal_settings_are_one_key_of_a_cache() -> None:
 
 
 def test_an_unknown_key_of_a_scheme_is_refused_with_the_right_one() -> None:
-    with pytest.raises(BadInput, match=r"^Unknown key apfl\.alhpa: did you mean apfl\.alpha\?"):
+    with pytest.raises(BadInput, match=r"^Unknown key apfl\.alhpa: did you mean apfl\.alpha "):
         parse({"apfl.alhpa": 0.5})
 
 
@@ -225,9 +229,3 @@ def test_the_run_itself_can_be_changed_without_touching_the_rest() -> None:
     after = before.with_run(rounds=7)
     assert after.flat() == before.flat() | {"rounds": 7}
     assert before.run.rounds == parse({}).run.rounds
-
-
-def test_a_number_float32_has_no_room_for_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"server-lr must be at most 1e\+30 in size, not 1e\+31"):
-        parse({"server-lr": 1e31})
-    assert parse({"server-lr": 1e30}).run.server_lr == 1e30

@@ -74,7 +74,7 @@ def test_a_runs_details(visit: Visit, runs: Path) -> None:
     assert told["curve"]["personal_accuracy_p10"] == [0.1, 0.1]
     assert told["cost"]["bytes_down"] == [0, 20]
     assert told["cost"]["training"] == [0.5, 0]
-    assert told["cost"]["waiting"] == [pytest.approx(0.3), 1.0]
+    assert told["cost"]["waiting"] == [pytest.approx(0.5), 1.0]
     assert told["failures"] == [{"round": 1, "client": "b", "reason": "no reply in time"}]
     rows = {row["client"]: row for row in told["clients"]}
     assert (rows["a"]["trained"], rows["a"]["last_seen"], rows["a"]["failures"]) == (2, 2, 0)

@@ -192,7 +192,7 @@ def test_heterogeneity_is_the_distance_from_everyones_labels() -> None:
 
 
 def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    draw(np.array([[4, 0], [2, 2]]), ["a", "b"], "two", tmp_path / "two.png")
+    draw(np.array([[4, 0], [2, 2]]), ["a", "b"], ["yes", "no"], "two", tmp_path / "two.png")
     from PIL import Image
 
     with Image.open(tmp_path / "two.png") as image:

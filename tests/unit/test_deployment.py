@@ -3,6 +3,7 @@
 import io
 import os
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -33,6 +34,25 @@ def test_the_app_that_is_sent_is_the_one_flower_would_build(tmp_path: Path) -> N
     ours = names(bundle())
     assert ours >= names(build_fab_from_disk(tmp_path))
     assert not any(name.startswith(("tests/", "benchmarks/", ".venv/", "docs/")) for name in ours)
+
+
+def test_the_app_that_an_installed_bouquet_sends_is_the_same(
+    installed: Path, tmp_path: Path
+) -> None:
+    (installed / "strangers.toml").write_text("of another package")
+    words = "import sys; from bouquet.deployment import bundle; sys.stdout.buffer.write(bundle())"
+    done = subprocess.run(
+        [sys.executable, "-c", words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(installed)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    theirs, ours = (zipfile.ZipFile(io.BytesIO(app)) for app in (done.stdout, bundle()))
+    code = [name for name in ours.namelist() if name.endswith((".py", ".json"))]
+    assert set(theirs.namelist()) == {*code, "pyproject.toml", ".info/CONTENT"}
+    for name in [*code, "pyproject.toml"]:
+        assert theirs.read(name) == ours.read(name)
 
 
 @pytest.mark.parametrize("data_path", ["", "shops"])

@@ -159,7 +159,7 @@ def test_what_goes_in_is_left_as_it_was() -> None:
     start = Parts(tree(4.0, 5.0), tree(1.0, 2.0), number(0.5))
     batches = [batch(0.0), batch(1.0)]
     before = copy.deepcopy((start, batches))
-    descend(parts_loss, start, batches, Sgd(0.1, clip=0.5, weight_decay=0.1))
+    descend(parts_loss, start, batches, Sgd(0.1, clip=0.5, decoupled_decay=0.1))
     for one, other in zip(flat((start, batches)), flat(before), strict=True):
         assert torch.equal(one, other)
 
@@ -231,22 +231,40 @@ def test_at_a_flat_point_clipping_divides_by_nothing() -> None:
     assert end["w"].item() == 2.0
 
 
-def test_weight_decay_pulls_towards_zero() -> None:
+def test_one_bound_may_be_on_all_parts_together() -> None:
+    """Slopes of 3 and 4 are 5 long: bound 1 leaves a fifth of both, and alpha's 3 is not one."""
+    start = Parts(tree(3.0), tree(4.0), number(0.0))
+    end = descend(parts_loss, start, [batch(0.0)], Sgd(1.0, clip=1.0, clip_all=True))
+    assert [end.w["w"].item(), end.v["w"].item()] == pytest.approx([2.4, 3.2], abs=1e-15)
+    assert end.alpha.item() == -3.0
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_part_may_be_empty(together: bool) -> None:
+    """Of a split model, for example, all of whose parameters are shared."""
+    start = Parts(tree(3.0), {}, number(0.0))
+    end = descend(lambda p, step: parabola(p.w, step), start, [batch(0.0)], Sgd(1.0, 1.0, together))
+    assert end.w["w"].item() == 2.0
+
+
+def test_decoupled_decay_pulls_towards_zero() -> None:
     """From 3 on ½(w − 1)²: slope 2, pull 0.5·3, so 3 − 0.1·3.5."""
-    end = descend(parabola, tree(3.0), [batch(1.0)], Sgd(0.1, weight_decay=0.5))
+    end = descend(parabola, tree(3.0), [batch(1.0)], Sgd(0.1, decoupled_decay=0.5))
     assert end["w"].item() == pytest.approx(3.0 - 0.1 * 3.5, abs=1e-15)
 
 
-def test_weight_decay_counts_towards_the_bound() -> None:
-    """Slope 2 and pull 1.5 are 3.5, of which the bound leaves 1."""
-    end = descend(parabola, tree(3.0), [batch(1.0)], Sgd(0.1, clip=1.0, weight_decay=0.5))
-    assert end["w"].item() == pytest.approx(3.0 - 0.1, abs=1e-15)
+def test_decoupled_decay_is_beyond_the_bound() -> None:
+    """The bound leaves 1 of the slope 2; the pull 1.5 comes on top, so 3 − 0.1·2.5."""
+    end = descend(parabola, tree(3.0), [batch(1.0)], Sgd(0.1, clip=1.0, decoupled_decay=0.5))
+    assert end["w"].item() == pytest.approx(3.0 - 0.1 * 2.5, abs=1e-15)
 
 
-def test_single_tensors_are_not_weights_and_never_decay() -> None:
+def test_every_part_decays_at_its_own_rate_and_single_tensors_never() -> None:
+    """At the optimum 2 only the pull 0.5·2 = 1 moves; alpha's slope is 3 and no more."""
     start = Parts(tree(2.0), tree(2.0), number(2.0))
-    end = descend(parts_loss, start, [batch(2.0)], Sgd(1.0, weight_decay=0.5))
-    assert [end.w["w"].item(), end.v["w"].item(), end.alpha.item()] == [1.0, 1.0, -1.0]
+    sgd = Sgd(1.0, decoupled_decay=0.5)
+    end = descend(parts_loss, start, [batch(2.0)], sgd, rates=(1.0, 0.25, 1.0))
+    assert [end.w["w"].item(), end.v["w"].item(), end.alpha.item()] == [1.0, 1.75, -1.0]
 
 
 # Steps only others take
@@ -260,14 +278,16 @@ def test_a_step_the_client_does_not_take_leaves_every_bit(clip: float) -> None:
         return parts_loss(point, step) + 5 * point.w["w"].square().sum()
 
     start = Parts(tree(0.1, 0.7), tree(1 / 3, -2.0), number(0.3))
-    end = descend(penalized, start, [batch(9.0, active=False)] * 3, Sgd(0.1, clip, 0.2))
+    end = descend(
+        penalized, start, [batch(9.0, active=False)] * 3, Sgd(0.1, clip, decoupled_decay=0.2)
+    )
     for one, other in zip(flat(end), flat(start), strict=True):
         assert torch.equal(one, other)
 
 
 def test_clients_side_by_side_take_the_steps_they_would_take_alone() -> None:
     """One client takes both steps, the other only the first."""
-    sgd = Sgd(0.1, clip=1.0, weight_decay=0.1)
+    sgd = Sgd(0.1, clip=1.0, decoupled_decay=0.1)
     pattern = [[True, True], [True, False]]
     starts = torch.tensor([[1.0, 2.0], [3.0, -4.0]], dtype=torch.float64)
 

@@ -35,11 +35,18 @@ def test_an_exploding_loss_stops_the_run(start: Start, tmp_path: Path, scheme: s
     assert "Lower lr (0.1)" in str(why.value)
     kept = RunFolder(folder).read_checkpoint()
     good, server = kept.round, kept.server
+    assert f"in round {good + 1}:" in str(why.value)
     assert f"checkpoint of round {good}" in str(why.value)
     assert all(bool(value.isfinite().all()) for value in server.values())
-    first, limit = 0.5 * 30 * 4, 1000
-    loss = 0.5 * 30 * (float(server["w/w"]) - 1) ** 2
-    assert loss <= first * limit
+
+
+def test_a_loss_that_is_no_guess_any_more_stops_the_run(start: Start) -> None:
+    """Ten classes: who guesses loses ln 10, and the first look is after the explosion."""
+    with pytest.raises(RunFailed, match=r"fedavg diverged in round 2: the shared loss of client"):
+        start(
+            scheme="fedavg", rounds=4, eval_every=2, lr=1e5, data={"clients": 4},
+            model={"name": "linear"},
+        )  # fmt: skip
 
 
 def test_training_that_gives_nan_stops_the_run(start: Start, tmp_path: Path) -> None:

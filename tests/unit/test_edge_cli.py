@@ -1,6 +1,7 @@
 """Commands for real machines, and personal models without a server."""
 
 import json
+import pickle
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from client_app.stores import DeviceStore
 from strategies.core.files import BadFile
 from strategies.core.state import Identity, PersonalState
 from tests.conftest import Run
-from tests.unit.test_cli import Bouquet, bouquet
+from tests.unit.test_cli import Bouquet, bouquet, files, small
 
 __all__ = ["bouquet"]  # the fixture
 
@@ -196,6 +197,26 @@ def test_a_personal_model_predicts_without_a_server(bouquet: Bouquet, run: Run) 
     assert [int(line) for line in outcome.out.split()] == expected
 
 
+def test_predictions_are_the_classes_names(
+    bouquet: Bouquet, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    x = np.repeat([[-1.0], [1.0]], 20, axis=0).astype("float32")
+    (tmp_path / "data" / "anna").mkdir(parents=True)
+    np.savez(tmp_path / "data" / "anna" / "all.npz", x=x, y=np.repeat([0, 1], 20))
+    (tmp_path / "data" / "classes.txt").write_text("cold\nquite warm\n")
+    data = {"name": "folder", "path": str(tmp_path / "data")}
+    run = start(scheme="apfl", rounds=3, save_predictors=True, data=data, model={"name": "linear"})
+    np.savez("new.npz", x=x[18:22])
+    outcome = bouquet("node", "predict", "new.npz", "--state-dir", run.path, "--client", "anna")
+    assert outcome.out.splitlines() == ["cold", "cold", "quite warm", "quite warm"]
+    (tmp_path / "new.npz").write_bytes(pickle.dumps([1]))
+    outcome = bouquet("node", "predict", "new.npz", "--state-dir", run.path, "--client", "anna")
+    assert outcome.code == 2
+    assert "pickle" not in outcome.err
+    described = bouquet("data", "describe", "folder", "-c", f"data.path={tmp_path / 'data'}")
+    assert "cold:15  quite warm:15" in described.out
+
+
 def test_examples_of_another_shape_are_refused(bouquet: Bouquet, run: Run) -> None:
     np.savez("new.npz", x=np.zeros((2, 3)))
     outcome = bouquet("node", "predict", "new.npz", "--state-dir", run.path, "--client", "001")
@@ -214,6 +235,16 @@ def test_an_exported_model_is_the_clients_own(bouquet: Bouquet, run: Run) -> Non
     torch.testing.assert_close(script(x), predictor.module(x))
     (y,) = onnxruntime.InferenceSession("model/000.onnx").run(["y"], {"x": x.numpy()})
     torch.testing.assert_close(torch.from_numpy(y), predictor.module(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_the_model_of_a_run_that_wrote_none_is_exported_too(bouquet: Bouquet) -> None:
+    assert bouquet("simulate", *small(), "--out", "run").code == 0
+    before = files(Path("run"))
+    outcome = bouquet("export", "run", "--client", "001", "--out", "model")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.split()[0] == "model/001.safetensors"
+    assert files(Path("run")) == before
 
 
 def test_a_model_that_cannot_be_traced_is_exported_as_weights(

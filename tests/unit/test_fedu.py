@@ -166,6 +166,24 @@ def test_fedu_mixes_whoever_was_sampled(
         ]
     for k in range(count):
         np.testing.assert_allclose(run.predictor(f"{k:03}"), w[k], atol=EXACT, rtol=0)
+    everyone = np.mean(w, axis=0)  # whoever was sampled last
+    np.testing.assert_allclose(run.server()["mean/w"], everyone, atol=EXACT, rtol=0)
+
+
+def test_a_device_hears_only_of_neighbours_that_sent_something() -> None:
+    """Of three on a complete graph the first and the last send 2 and 11.
+
+    The silent one gets both, 13 and degree 2; the others get one another, with degree 1: a degree
+    of 2 would pull them towards 0.
+    """
+    config = dfedu.Config(eta=0.1)
+    everyone = federation([1, 1, 1])
+    task = scalar_work(config, steps=1, lr=0.1, curvature=1.0, optimum=0.0).task
+    server = dfedu.welcome(config, dfedu.init_server(config, task), everyone)
+    models = dfedu.Upload({"w": torch.tensor([[2.0], [11.0]], dtype=torch.float64)})
+    server = dfedu.aggregate(config, server, Round(models, ("000", "002"), everyone))
+    assert [server.sums[k]["w"].item() for k in everyone.members] == [11.0, 13.0, 2.0]
+    assert [server.degrees[k].item() for k in everyone.members] == [1.0, 2.0, 1.0]
 
 
 def test_the_relay_forgets_every_model_after_the_round() -> None:

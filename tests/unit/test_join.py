@@ -6,18 +6,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from client_app.node import problem
 from strategies import SCHEMES
 from strategies.core.errors import BadInput
+from strategies.settings import parse
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended
 
 Start = Callable[..., Run]
+OWN = {"plsgd": {"alpha": 0.4}}
 
 
 def test_newcomers_take_no_part_before_their_round(start: Start, quadratics: Quadratics) -> None:
     run = start(
         scheme="fedavg", rounds=4, local_steps=2, lr=0.3, join={"clients": 1, "round": 3},
-        **quadratics.keys,
+        eval_every=1, **quadratics.keys,
     )  # fmt: skip
     assert [event["clients"] for event in run.events] == [["000", "001"]] * 2 + [
         ["000", "001", "002"]
@@ -56,15 +59,29 @@ def test_after_training_a_newcomer_of_apfl_runs_equation_17(
         assert loss == pytest.approx(0.5 * gap @ a @ gap, abs=EXACT)
 
 
-def test_after_training_a_newcomer_of_fedavg_tunes_the_shared_model(
-    start: Start, quadratics: Quadratics
-) -> None:
+@pytest.mark.parametrize("scheme", ["fedsim", "fedalt"])
+def test_after_training_a_newcomer_tunes_the_personal_part_alone(start: Start, scheme: str) -> None:
     run = start(
-        scheme="fedavg", rounds=3, local_steps=2, lr=0.3, join={"clients": 1, "rounds": 4},
-        **quadratics.keys,
+        scheme=scheme, rounds=1, join={"clients": 1, "rounds": 2}, save_predictors=True,
+        data={"clients": 3}, model={"hidden": 8},
+    )  # fmt: skip
+    for name in ("hidden1.weight", "hidden2.bias"):
+        np.testing.assert_array_equal(run.predictor("002", name), run.shared(name))
+    fresh = problem(parse({"data.clients": 3, "model.hidden": 8})).task.initial
+    assert (run.predictor("002", "output.weight") != fresh["output.weight"].numpy()).any()
+
+
+@pytest.mark.parametrize(("scheme", "keys", "pace"), [("fedavg", {}, 1.0), ("plsgd", OWN, 0.4)])
+def test_after_training_a_newcomer_tunes_at_its_schemes_pace(
+    start: Start, quadratics: Quadratics, scheme: str, keys: dict[str, Any], pace: float
+) -> None:
+    """FedAvg's moves the shared model by steps η, that of plsgd θ alone, from 0 by steps αη."""
+    run = start(
+        scheme=scheme, rounds=3, local_steps=2, lr=0.3, join={"clients": 1, "rounds": 4},
+        **keys, **quadratics.keys,
     )  # fmt: skip
     a, c = clients(quadratics)[2]
-    expected = descended(run.shared(), a, c, 0.3, 8)
+    expected = descended(run.shared(), a, c, pace * 0.3, 8)
     np.testing.assert_allclose(run.predictor("002"), expected, atol=EXACT, rtol=0)
 
 

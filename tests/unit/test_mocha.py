@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 from client_app.node import problem
 from strategies import mocha
 from strategies.core.errors import BadInput
+from strategies.core.scheme import Federation, Member, Round
 from strategies.settings import parse
 from tests.conftest import Array, Quadratics, Run, kebab
 from tests.unit.algebra import drive, number, scalar_work
@@ -52,6 +53,22 @@ def test_a_dual_step_is_as_derived_by_hand() -> None:
     duals, change = mocha.ascended(work.task, number(3.0), personal.duals, pace, batch)
     assert duals.item() == pytest.approx(2.5, abs=1e-15)
     assert change["w"].item() == pytest.approx(1.5, abs=1e-15)
+
+
+def test_the_coupling_of_two_tasks_is_as_derived_by_hand() -> None:
+    """λ = r = ½: 2λΩ + 2rI = [[1.5, −0.5], [−0.5, 1.5]], so M = [[0.75, 0.25], [0.25, 0.75]].
+
+    W = −MV for V = (2, 4) is −(2.5, 3.5). The pace is a whole row of M, 1, for what one task does
+    moves the other's point too; the diagonal alone would be 0.75, and both would overshoot.
+    """
+    config = mocha.Config(strength=0.5, ridge=0.5)
+    task = scalar_work(config, steps=1, lr=0.1, curvature=1.0, optimum=0.0).task
+    two = Federation({"000": Member(1), "001": Member(1)})
+    server = mocha.welcome(config, mocha.init_server(config, task), two)
+    primals = mocha.Upload({"w": torch.tensor([[2.0], [4.0]], dtype=torch.float64)})
+    server = mocha.aggregate(config, server, Round(primals, ("000", "001"), two))
+    assert [server.models[k]["w"].item() for k in two.members] == pytest.approx([-2.5, -3.5])
+    assert [server.paces[k].item() for k in two.members] == pytest.approx([1.0, 1.0])
 
 
 def test_it_converges_to_the_direct_solve(start: Start, quadratics: Quadratics) -> None:
@@ -152,6 +169,11 @@ def test_logistic_regression_converges_to_the_direct_solve(start: Start) -> None
         found = run.predictor(f"{k:03}", "output.weight")
         expected = params["output.weight"][k].detach().numpy()
         np.testing.assert_allclose(found, expected, atol=2e-4, rtol=0)
+
+
+def test_a_coupling_that_cannot_be_inverted_is_refused(start: Start) -> None:
+    with pytest.raises(BadInput, match=r"mocha\.ridge must be at least 1e-12"):
+        start(scheme="mocha", data={"clients": 4}, model={"name": "linear"}, mocha={"ridge": 1e-20})
 
 
 def test_other_models_are_refused(start: Start) -> None:

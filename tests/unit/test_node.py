@@ -55,9 +55,9 @@ def payload(node: Node, shift: float = 0.0, clients: Sequence[str] = ALL) -> Tre
     return {name: value + shift for name, value in flatten(sent).items()}
 
 
-def train(node: Node, clients: list[str], round_: int = 1, evaluate: bool = False) -> Result:
+def train(node: Node, clients: list[str], round_: int = 1) -> Result:
     weights = [WEIGHTS[ALL.index(client)] if client in ALL else 1.0 for client in clients]
-    return node.train(round_, clients, weights, payload(node, clients=clients), evaluate)
+    return node.train(round_, clients, weights, payload(node, clients=clients))
 
 
 def own_state(node: Node, client: str, round_: int, value: float) -> PersonalState:
@@ -96,16 +96,17 @@ def test_a_nodes_upload_is_the_weighted_mean_of_what_each_client_uploads_alone(s
 @pytest.mark.parametrize("scheme", list(SCHEMES))
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_the_size_of_a_chunk_changes_rounding_alone(scheme: str, chunk: int) -> None:
-    def run(size: int) -> tuple[Result, MemoryStore]:
+    def run(size: int) -> tuple[Result, Result, MemoryStore]:
         store = MemoryStore()
-        return train(host(configured(scheme, cohort_chunk=size), store), ALL, evaluate=True), store
+        node = host(configured(scheme, cohort_chunk=size), store)
+        return train(node, ALL), node.evaluate(1, ALL, payload(node), None), store
 
-    (whole, kept), (cut, also_kept) = run(0), run(chunk)
+    (whole, judged, kept), (cut, judged_too, also_kept) = run(0), run(chunk)
     assert cut.clients == whole.clients
     assert_near(cut.mean, whole.mean)
-    assert cut.metrics.keys() == whole.metrics.keys()
-    for name, values in whole.metrics.items():
-        assert cut.metrics[name] == pytest.approx(values, abs=1e-12)
+    assert judged.metrics.keys() == judged_too.metrics.keys()
+    for name, values in judged.metrics.items():
+        assert judged_too.metrics[name] == pytest.approx(values, abs=1e-12)
     for client, identity in identities(scheme):
         one, other = kept.load(identity, 2), also_kept.load(identity, 2)
         assert (one is None) == (other is None) == (not SCHEMES[scheme].stateful), client
@@ -118,10 +119,10 @@ def identities(scheme: str) -> list[tuple[str, Identity]]:
     return [(client, own_state(node, client, 1, 0.0).identity) for client in ALL]
 
 
-def test_a_client_may_train_without_being_evaluated() -> None:
+def test_training_judges_nothing() -> None:
     node = host(configured(), MemoryStore())
-    assert train(node, ALL, evaluate=False).metrics == {}
-    assert train(node, ALL, evaluate=True).metrics.keys() == {
+    assert train(node, ALL).metrics == {}
+    assert node.evaluate(1, ALL, payload(node), None).metrics.keys() == {
         "shared_loss",
         "shared_accuracy",
         "personal_loss",
@@ -142,15 +143,13 @@ def test_a_client_whose_training_is_not_finite_is_left_out_and_keeps_its_state(
     DiskStore(tmp_path).save(own_state(node, "002", 1, torch.nan))
     before = poisoned.read_bytes()
     healthy = [client for client in ALL if client != "002"]
-    spared = train(host(node.settings, copied(tmp_path)), healthy, round_=2, evaluate=True)
+    spared = train(host(node.settings, copied(tmp_path)), healthy, round_=2)
 
-    result = train(host(node.settings, DiskStore(tmp_path)), ALL, round_=2, evaluate=True)
+    result = train(host(node.settings, DiskStore(tmp_path)), ALL, round_=2)
     assert result.failures == {"002": "its training in round 2 gave NaN or infinity"}
     assert result.clients == healthy
     assert result.weight == spared.weight
     assert_near(result.mean, spared.mean)
-    for name, values in spared.metrics.items():
-        assert result.metrics[name] == pytest.approx(values, abs=1e-12)
     assert poisoned.read_bytes() == before
     assert not (tmp_path / "002.previous.safetensors").exists()
     assert {read_state(tmp_path / f"{client}.safetensors").round for client in healthy} == {2}
@@ -165,11 +164,19 @@ def copied(folder: Path) -> DiskStore:
     return DiskStore(other)
 
 
+def test_another_round_brings_other_batches() -> None:
+    """From the same weights, the first round twice is the same; the second is not."""
+    node = host(configured("fedavg", batch_size=4), MemoryStore())
+    first, again, second = (train(node, ALL, round_=round_).mean for round_ in (1, 1, 2))
+    assert_near(first, again, tolerance=0)
+    assert all(not torch.equal(first[name], second[name]) for name in first)
+
+
 @pytest.mark.parametrize("chunk", [0, 2])
 def test_a_node_whose_clients_all_fail_uploads_nothing(tmp_path: Path, chunk: int) -> None:
-    """Steps of 10³⁰ against a decay of 1 overflow a float32 in the second."""
-    wild = configured(dtype="float32", lr=1e30, weight_decay=1.0, cohort_chunk=chunk)
-    result = train(host(wild, DiskStore(tmp_path)), ALL, evaluate=True)
+    """Each step multiplies the weights by 10¹⁸, which overflows a float32 in the third."""
+    wild = configured(dtype="float32", lr=1e9, weight_decay=1e9, cohort_chunk=chunk)
+    result = train(host(wild, DiskStore(tmp_path)), ALL)
     assert list(result.failures) == ALL
     assert (result.clients, result.mean, result.weight, result.metrics) == ([], {}, 0.0, {})
     assert list(tmp_path.iterdir()) == []
@@ -212,7 +219,7 @@ def test_weights_that_do_not_fit_the_model_are_refused_before_any_work(tmp_path:
     node = host(configured(), DiskStore(tmp_path))
     wrong = {name: value.float() for name, value in payload(node).items()}
     with pytest.raises(BadInput, match="does not fit this node's model"):
-        node.train(1, ALL, WEIGHTS, wrong, False)
+        node.train(1, ALL, WEIGHTS, wrong)
     with pytest.raises(BadInput, match="does not fit this node's model"):
         node.evaluate(1, ALL, wrong, None)
     assert list(tmp_path.iterdir()) == []

@@ -78,6 +78,20 @@ def test_plsgd_averages_as_options_2_and_3_say(
         np.testing.assert_allclose(run.predictor(f"{k:03}"), expected, atol=EXACT, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "output"), [("apfl", "average"), ("plsgd", "mean-shared"), ("plsgd", "mean-own")]
+)
+def test_an_averaged_output_changes_nothing_but_the_output(
+    start: Start, scheme: str, output: str
+) -> None:
+    """On minibatches, w moves bit for bit as it does without."""
+    keys: dict[str, Any] = {"rounds": 2, "data": {"clients": 3}, "model": {"name": "linear"}}
+    last = start(scheme=scheme, **keys)
+    averaged = start(scheme=scheme, **{scheme: {"output": output}}, **keys)
+    np.testing.assert_array_equal(averaged.shared("output.weight"), last.shared("output.weight"))
+    assert averaged.summary["personal"] != last.summary["personal"]
+
+
 @pytest.mark.parametrize("scheme", ["apfl", "plsgd"])
 def test_averages_survive_a_stop_and_unequal_clients(start: Start, scheme: str) -> None:
     keys: dict[str, Any] = {

@@ -1,7 +1,9 @@
 """Models by import path, and the example in docs/models.md."""
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -85,6 +87,7 @@ NET = "from torch import nn\n\ndef Net(input_shape, classes):\n    "
         ("", "mynets:", "cannot be imported"),
         ("", ":Net", "cannot be imported"),
         ("def", "mynets:Net", "cannot be imported: .*syntax"),
+        ("1 / 0", "mynets:Net", "cannot be imported: division by zero"),
         ("Net = 3", "mynets:Net", "must name a class or a function, not 3"),
         ("def Net(): pass", "mynets:Net", "must take an example's shape .*: too many"),
         ("def Net(a, b, c): pass", "mynets:Net", "must take .*missing a required argument: 'c'"),
@@ -120,6 +123,40 @@ def test_what_is_no_model_is_refused_in_one_sentence(
     with pytest.raises(BadInput, match=sentence) as refusal:
         problem(parse({"model.name": path, "data.clients": 2}))
     assert "\n" not in str(refusal.value)
+
+
+TORCHVISION = """
+import torch
+from torch.nn import Linear
+
+if not hasattr(torch.ops.torchvision, "nms"):
+    raise RuntimeError("operator torchvision::nms does not exist")
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torchvision as tv\ndef Net(shape, classes): return tv.Linear(*shape, classes)",
+        "def Net(shape, classes):\n  import torchvision as tv\n  return tv.Linear(*shape, classes)",
+    ],
+    ids=["at its top", "when it is called"],
+)
+def test_ones_own_module_may_import_torchvision_where_its_operators_are_missing(
+    module: Write, tmp_path: Path, code: str
+) -> None:
+    """With a torchvision that fails as the real one does, in a process where nobody helped it."""
+    module(code)
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(TORCHVISION)
+    words = "from models.own import build_own; print(build_own('mynets:Net', (3,), 2))"
+    done = subprocess.run(
+        [sys.executable, "-c", words],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{DOCUMENT.parents[1]}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("Linear(in_features=3, out_features=2"), done.stderr
 
 
 def test_ones_own_model_depends_on_the_seed_alone(module: Write) -> None:

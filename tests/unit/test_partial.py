@@ -17,7 +17,7 @@ from strategies.core.descent import Sgd
 from strategies.core.errors import BadInput
 from strategies.core.scheme import Model, Work
 from strategies.core.task import Batch
-from strategies.core.trees import Tree, pick
+from strategies.core.trees import Tree, norm, pick
 from strategies.settings import parse
 from tests.conftest import Run
 
@@ -94,16 +94,35 @@ def test_fedsims_first_step_is_one_joint_gradient_step() -> None:
         torch.testing.assert_close(value, initial[name] - rate * slope[name], atol=1e-14, rtol=0)
 
 
-def test_fedalt_moves_v_at_the_received_u_and_then_u_at_the_new_v() -> None:
-    """Written out: two steps on v, then three on u, on the same batches."""
-    config = fedalt.Config(personal_lr=0.5, personal_steps=2)
-    work = work_of(config, count=3)
+def test_fedsim_clips_by_the_norm_over_both_parts() -> None:
+    """As the authors do: the bound is on the whole gradient, whatever the rates."""
+    work = replace(
+        work_of(fedsim.Config(personal_lr=0.5), count=1),
+        sgd=parse({"scheme": "fedsim", "lr": 0.1, "grad-clip": 0.2}).sgd,
+    )
+    initial = work.task.initial
+    u, v = fedsim.split(work.task, initial)
+    upload, personal = fedsim.local_update(work, Model(u), fedsim.Personal(v))
+    slope = grad(work.task.loss)(initial, work.batches[0])
+    shrink = 0.2 / norm(slope)
+    assert shrink < 1
+    for name, value in {**upload.w, **personal.v}.items():
+        rate = shrink * (0.5 if name in work.task.personal else 0.1)
+        torch.testing.assert_close(value, initial[name] - rate * slope[name], atol=1e-14, rtol=0)
+
+
+@pytest.mark.parametrize(("own", "shared"), [(2, 3), (4, 2), (0, 2)])
+def test_fedalt_moves_v_at_the_received_u_and_then_u_at_the_new_v(own: int, shared: int) -> None:
+    """Written out: steps on v, as many as on u unless told, then those on u, from batch one."""
+    config = fedalt.Config(personal_lr=0.5, personal_steps=own)
+    assert fedalt.draws(config, shared) == max(own, shared)
+    work = replace(work_of(config, count=max(own, shared)), steps=shared)
     u, v = fedsim.split(work.task, work.task.initial)
     upload, personal = fedalt.local_update(work, Model(u), fedsim.Personal(v))
     whole = dict(work.task.initial)
-    for batch in work.batches[:2]:
+    for batch in work.batches[: own or shared]:
         whole = moved(work, whole, batch, 0.5, personal=True)
-    for batch in work.batches[:3]:
+    for batch in work.batches[:shared]:
         whole = moved(work, whole, batch, 0.1, personal=False)
     for name, value in {**upload.w, **personal.v}.items():
         torch.testing.assert_close(value, whole[name], atol=1e-14, rtol=0)
@@ -142,8 +161,9 @@ def moved(work: Work[Any], whole: Tree, batch: Batch, rate: float, personal: boo
 
 
 def work_of(config: Any, count: int) -> Work[Any]:
-    settings = parse({"dtype": "float64", "data.clients": 4, "model.hidden": 8})
-    loaded = problem(settings)
+    keys = {"scheme": "fedsim", "dtype": "float64", "data.clients": 4, "model.hidden": 8}
+    loaded = problem(parse(keys))
+    assert 0 < len(loaded.task.personal) < len(loaded.task.initial)  # or there are no two parts
     own = loaded.data.clients["000"].train
     drawn = draw(["000"], [own], Plan(count, 0, 10), (0, "train", 1), torch.float64)
     batches = steps(pick(gather(loaded.data.x, loaded.data.y, drawn), 0))

@@ -45,6 +45,14 @@ def test_it_follows_its_closed_form(start: Start, quadratics: Quadratics, mode: 
         np.testing.assert_allclose(run.predictor(f"{k:03}"), expected, atol=EXACT, rtol=0)
 
 
+def test_a_client_adapts_by_as_many_steps_as_told(start: Start, quadratics: Quadratics) -> None:
+    keys = {"perfedavg": {"inner_lr": 0.3, "adapt_steps": 4}}
+    run = start(scheme="perfedavg", rounds=1, lr=0.2, **keys, **quadratics.keys)
+    for k, (a, c) in enumerate(clients(quadratics)):
+        expected = descended(run.shared(), a, c, 0.3, 4)
+        np.testing.assert_allclose(run.predictor(f"{k:03}"), expected, atol=EXACT, rtol=0)
+
+
 def test_without_an_inner_step_it_is_fedavg(start: Start, quadratics: Quadratics) -> None:
     keys: dict[str, Any] = {"rounds": 3, "lr": 0.3, "weights": "uniform"}
     run = start(scheme="perfedavg", perfedavg={"inner_lr": 0.0}, **keys, **quadratics.keys)

@@ -134,6 +134,44 @@ def test_stateless_clients_start_from_the_warm_start_every_time(start: Start) ->
     np.testing.assert_allclose(once.predictor("000", name), again.predictor("000", name), atol=1e-5)
 
 
+@pytest.mark.parametrize("middle", ["fedalt", "fedsim"])
+def test_fine_tuning_after_a_stateless_stage_starts_at_the_warm_start(
+    start: Start, middle: str
+) -> None:
+    """What a stateless client had is gone: steps too small to see leave v at the warm start."""
+    keys = SMALL | {middle: {"stateless": True}, "tune": {"personal_lr": 1e-30}}
+    base = start(scheme="fedavg", rounds=1, **SMALL)
+    two = start(pipeline=f"fedavg:1 {middle}:2", **keys)
+    three = start(pipeline=f"fedavg:1 {middle}:2 finetune:1", **keys)
+    for client in ("000", "003"):
+        own = three.predictor(client, "output.weight")
+        np.testing.assert_array_equal(own, base.shared("output.weight"))
+        assert (two.predictor(client, "output.weight") != own).any()
+        hidden = three.predictor(client, "hidden1.weight")
+        np.testing.assert_array_equal(hidden, two.predictor(client, "hidden1.weight"))
+
+
+def test_fine_tuning_takes_all_its_steps_one_round_after_the_other(start: Start) -> None:
+    """u rests, so with full batches six steps in a round are three in each of two."""
+    keys = SMALL | {"batch_size": 0, "stage_keys": '{"stage2.local-steps": 6}'}
+    once = start(pipeline="fedavg:1 finetune:1", **keys)
+    twice = start(pipeline="fedavg:1 finetune:2", **(SMALL | {"batch_size": 0}))
+    name = "output.weight"
+    np.testing.assert_array_equal(twice.predictor("000", name), once.predictor("000", name))
+    assert (once.predictor("000", name) != once.predictor("001", name)).any()
+
+
+def test_stateless_fine_tuning_starts_anew_every_round(start: Start) -> None:
+    """u rests, so with full batches every round of it ends where the first one did."""
+    keys = SMALL | {"batch_size": 0, "tune": {"stateless": True}}
+    once = start(pipeline="fedavg:1 fedalt:1 finetune:1", **keys)
+    twice = start(pipeline="fedavg:1 fedalt:1 finetune:2", **keys)
+    on = start(pipeline="fedavg:1 fedalt:1 finetune:2", **(keys | {"tune": {}}))
+    name = "output.weight"
+    np.testing.assert_array_equal(twice.predictor("000", name), once.predictor("000", name))
+    assert (on.predictor("000", name) != once.predictor("000", name)).any()
+
+
 @pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
 def test_a_pipeline_goes_on_in_any_stage(start: Start, stop: int) -> None:
     """Interrupted after any round, also between two stages, it ends as if never stopped."""

@@ -162,12 +162,25 @@ def test_the_model_to_deploy_is_chosen_on_validation_examples(tmp_path: Path) ->
         "a",
         test_shared=[1, 0, 0, 0],
         test_personal=[1, 1, 1, 1],
-        validation_shared=[1, 1],
-        validation_personal=[1, 0],
+        validation_shared=[1] * 7,
+        validation_personal=[1] + [0] * 6,
     )
     found = verdicts(read(run), [])
     assert found is not None
     assert (found.rows[0]["advice"], found.rows[0]["advised_accuracy"]) == ("shared", 0.25)
+    assert (found.rows[0]["advice_p"], found.rows[0]["advice_sure"]) == (2 / 64, True)
+
+
+def test_too_few_validation_examples_leave_the_default_and_say_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    tests = {"test_shared": [1, 0], "test_personal": [1, 1]}
+    write_outcome(run, "a", **tests, validation_shared=[1, 1], validation_personal=[1, 0])
+    write_outcome(run, "b", **tests, validation_shared=[0] * 6, validation_personal=[1] * 6)
+    found = verdicts(read(run), [])
+    assert found is not None
+    assert [row["advice"] for row in found.rows] == ["personal", "personal"]
+    assert [row["advice_sure"] for row in found.rows] == [False, True]
+    assert "2 personal. For 1 of these 2 clients the examples show it" in found.sentences()[1]
 
 
 # The comparison

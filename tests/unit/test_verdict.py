@@ -6,7 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from bouquet.verdict import advise, compare, holm, mcnemar, mean_interval, verdict
+from bouquet.verdict import (
+    Floats,
+    advise,
+    compare,
+    default_model,
+    holm,
+    mcnemar,
+    mean_interval,
+    verdict,
+)
 
 
 @given(better=st.integers(0, 60), worse=st.integers(0, 60))
@@ -97,9 +106,81 @@ def test_no_difference_and_a_difference_by_chance_are_not_called_by_name() -> No
     assert verdict(1, 9, mcnemar(1, 9), 0.04) == "hurt"
 
 
-def test_of_equals_the_first_is_advised() -> None:
-    assert advise({"shared": 0.5, "personal": 0.75, "local": 0.75}) == "personal"
-    assert advise({"shared": 0.5, "personal": 0.5}) == "shared"
+def told(better: int, worse: int, same: int = 4) -> dict[str, Floats]:
+    """Personal is right and shared wrong on some examples, and the other way round."""
+    shared = [0.0] * better + [1.0] * worse + [1.0] * same
+    personal = [1.0] * better + [0.0] * worse + [1.0] * same
+    return {"shared": np.array(shared), "personal": np.array(personal)}
+
+
+def test_the_default_is_advised_until_a_test_speaks_against_it() -> None:
+    """Five all one way have p = 2/32, six have 2/64."""
+    assert advise(told(0, 5), "personal").model == "personal"
+    against = advise(told(0, 6), "personal")
+    assert (against.model, against.p, against.sure) == ("shared", 2 / 64, True)
+    assert advise(told(6, 0), "shared").model == "personal"
+
+
+def test_advice_says_how_sure_it_is() -> None:
+    unsure, sure = advise(told(2, 1), "personal"), advise(told(9, 0), "personal")
+    assert (unsure.p, unsure.sure) == (1.0, False)
+    assert (sure.model, sure.p, sure.sure) == ("personal", 2 / 2**9, True)
+    # Kept against the evidence, for want of enough of it: nothing to be sure of.
+    assert not advise(told(0, 5), "personal").sure
+
+
+def test_two_rivals_need_more_evidence_than_one() -> None:
+    right = told(0, 6)
+    assert advise(right | {"local": right["personal"]}, "personal").model == "personal"
+    right = told(0, 8)
+    found = advise(right | {"local": right["personal"]}, "personal")
+    assert (found.model, found.p) == ("shared", 2 * 2 / 2**8)
+
+
+def drawn(rng: np.random.Generator, size: int, shared: float, personal: float) -> dict[str, Floats]:
+    """Two models' answers to the same examples, each right as often as it says."""
+    luck = rng.random(size)
+    other = np.where(rng.random(size) < 0.5, luck, rng.random(size))  # half of it in common
+    return {"shared": (luck < shared) * 1.0, "personal": (other < personal) * 1.0}
+
+
+def mean_gain(worlds: list[tuple[float, float]], size: int) -> float:
+    """How much better than always personal the advice truly is, over many draws."""
+    rng = np.random.default_rng(4)
+    gains = []
+    for shared, personal in worlds * 200:
+        truth = {"shared": shared, "personal": personal}
+        gains.append(truth[advise(drawn(rng, size, *truth.values()), "personal").model] - personal)
+    return float(np.mean(gains))
+
+
+@pytest.mark.parametrize("size", [2, 5, 8, 15, 30])
+def test_following_the_advice_is_not_worse_than_always_taking_the_default(size: int) -> None:
+    """Where the default is best it costs next to nothing, and where it may be either it gains."""
+    for shared, personal in ((0.975, 0.999), (0.9, 0.95), (0.6, 0.9), (0.8, 0.8)):
+        assert mean_gain([(shared, personal)], size) > -0.001
+    either = [(0.6, 0.9), (0.9, 0.6), (0.8, 0.85), (0.85, 0.8)]
+    assert mean_gain(either, size) >= 0
+    assert mean_gain(either, 100) > 0.05
+
+
+def test_with_plenty_of_evidence_the_advice_switches() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        assert advise(drawn(rng, 400, 0.9, 0.7), "personal").model == "shared"
+
+
+def test_all_clients_together_choose_the_default() -> None:
+    """Three examples each say nothing of one client, but nine clients agree."""
+    worse, better = told(0, 1, 2), told(1, 0, 2)
+
+    def default(clients: list[dict[str, Floats]]) -> str:
+        return default_model([c["shared"] for c in clients], [c["personal"] for c in clients])
+
+    assert default([worse] * 9) == "shared"
+    assert default([worse] * 5) == "personal"
+    assert default([worse] * 6 + [better] * 3) == "personal"
+    assert default([told(0, 0)] * 9) == "shared"  # one model with two names
 
 
 def test_the_mean_over_clients_has_an_interval_near_students() -> None:

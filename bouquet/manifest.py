@@ -1,0 +1,19 @@
+"""The file that declares the Flower app and its keys: the checkout's, or the wheel's copy of it."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+APP = Path(__file__).parent.parent
+
+
+def manifest() -> Path:
+    """Where it is."""
+    packaged = Path(__file__).with_name("pyproject.toml")
+    return packaged if packaged.exists() else APP / "pyproject.toml"
+
+
+def flower_app() -> dict[str, Any]:
+    """What it tells Flower."""
+    told: dict[str, Any] = tomllib.loads(manifest().read_text("utf-8"))["tool"]["flwr"]["app"]
+    return told

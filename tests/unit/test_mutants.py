@@ -1,0 +1,35 @@
+"""The list of planted mistakes fits the code it is about."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from strategies import SCHEMES
+
+ROOT = Path(__file__).resolve().parents[2]
+LIST = tomllib.loads((ROOT / "benchmarks" / "mutants.toml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("scheme", list(LIST))
+def test_every_mistake_can_still_be_planted(scheme: str) -> None:
+    """Its text is there once, what replaces it is Python, and no two mistakes are the same."""
+    planted = set()
+    for one in LIST[scheme]["mutant"]:
+        file = ROOT / one.get("file", f"strategies/{scheme}.py")
+        text, old = file.read_text("utf-8"), one["old"].strip("\n")
+        assert text.count(old) == 1, one["mistake"]
+        wrong = text.replace(old, one["new"].strip("\n"))
+        compile(wrong, str(file), "exec")
+        assert wrong != text
+        planted.add((file, wrong))
+    assert len(planted) == len(LIST[scheme]["mutant"])
+
+
+def test_every_scheme_has_its_mistakes() -> None:
+    files = {
+        Path(one.get("file", f"strategies/{name}.py")).stem
+        for name, group in LIST.items()
+        for one in group["mutant"]
+    }
+    assert files >= set(SCHEMES)

@@ -1,0 +1,117 @@
+"""Models as users write them, with the layers that are easily judged wrongly."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+Shape = tuple[int, ...]
+WORDS = 12
+
+
+class Dropout(nn.Module):
+    """So much dropout that judging with it would show."""
+
+    def __init__(self, shape: Shape, classes: int, rate: float = 0.8) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(math.prod(shape), 16)
+        self.drop = nn.Dropout(rate)
+        self.output = nn.Linear(16, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.drop(self.hidden(x.flatten(1)).relu()))
+
+
+class BatchNorm(nn.Module):
+    """Normalizes by the statistics of whatever batch it is given."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(math.prod(shape), 16)
+        self.norm = nn.BatchNorm1d(16, track_running_stats=False)
+        self.output = nn.Linear(16, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.norm(self.hidden(x.flatten(1))).relu())
+
+
+class Embedding(nn.Module):
+    """The mean of words' vectors, some of which are dropped whole."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 8)
+        self.drop = nn.Dropout1d(0.3)
+        self.output = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.drop(self.words(x)).mean(dim=1))
+
+
+class Lstm(nn.Module):
+    """Two layers with dropout between them, drawn inside torch's own LSTM."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 8)
+        self.lstm = nn.LSTM(8, 8, num_layers=2, dropout=0.5, batch_first=True)
+        self.output = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.lstm(self.words(x))[0][:, -1])
+
+
+class Attention(nn.Module):
+    """Torch's own attention, whose dropout is inside it, written for any batch."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 8)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.4, batch_first=True)
+        self.norm = nn.LayerNorm(8)
+        self.output = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = self.words(x)
+        read, _ = self.attention(words, words, words)
+        return self.output(self.norm(read + words).mean(dim=1))
+
+
+class Plain(nn.Module):
+    """Neither draws nor mixes: trains in a padded cohort."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(math.prod(shape), classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(x.flatten(1))
+
+
+class Noisy(Plain):
+    """Adds noise while it learns."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        noise = torch.randn_like(x) if self.training else torch.zeros_like(x)
+        return super().forward(x + noise)
+
+
+class Quiet(nn.Module):
+    """Batch statistics behind a scale that starts at 0, as residual networks have them."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(math.prod(shape), 4)
+        self.norm = nn.BatchNorm1d(4, track_running_stats=False)
+        nn.init.zeros_(self.norm.weight)
+        self.output = nn.Linear(4, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.hidden(x.flatten(1))
+        return self.output(hidden + self.norm(hidden))
+
+
+READS_WORDS = (Embedding, Lstm, Attention)
+ZOO: dict[str, type[nn.Module]] = {
+    one.__name__: one for one in (Dropout, BatchNorm, Embedding, Lstm, Attention, Plain, Noisy)
+}

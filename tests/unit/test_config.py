@@ -119,6 +119,13 @@ def test_what_is_written_reads_back_the_same(config: Example, prefix: str) -> No
     assert read(Example, write(config, prefix), prefix) == config
 
 
+@pytest.mark.parametrize("word", ["a\0b", "\udcff"])
+def test_text_that_no_file_can_hold_is_refused(word: str) -> None:
+    """The second is what Python makes of a byte on the command line that is not UTF-8."""
+    with pytest.raises(BadInput, match="out must be text, not"):
+        parse({"out": word})
+
+
 # Unknown keys and tables
 
 

@@ -102,13 +102,15 @@ def test_a_number_too_large_for_any_float_is_refused_like_any_other(name: str) -
     assert refusal(name, 10**400).startswith(f"some.{name} must be ")
 
 
+# What a file can hold and be called.
+WRITABLE = st.characters(exclude_categories=("Cs",), exclude_characters="\0")
 examples = st.builds(
     Example,
     count=st.integers(1, 9),
     step_size=st.floats(0, exclude_min=True, max_value=LARGEST),
     keen=st.booleans(),
     mode=st.sampled_from(["fast", "slow"]),
-    note=st.text(),
+    note=st.text(WRITABLE),
     strength=st.floats(max_value=2, allow_infinity=False),
 )
 
@@ -197,7 +199,7 @@ def values_of(one: Key) -> st.SearchStrategy[object]:
     if one.kind is float:
         high = min(one.high, 1e6)
         return st.floats(max(one.low, -1e6), high, exclude_min=one.open_low)
-    return st.booleans() if one.kind is bool else st.text(min_size=1)
+    return st.booleans() if one.kind is bool else st.text(WRITABLE, min_size=1)
 
 
 # These go together or with some schemes only, which has tests of its own.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from strategies.core.config import Scalar
 from strategies.core.errors import BadInput
-from strategies.registry import SCHEMES, lookup
+from strategies.registry import SCHEMES, find, lookup
 
 # What the stages of a run have in common.
 COMMON = ("seed", "dtype", "nodes", "out", "store", "state-dir", "rounds", "pipeline", "scheme")

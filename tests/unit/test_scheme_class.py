@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from bouquet.testing import assert_same
 from strategies import SCHEMES
 from strategies.afl import Agnostic
 from strategies.apfl import APFL
@@ -39,7 +40,6 @@ from strategies.plsgd import PLSGD
 from strategies.registry import find
 from strategies.settings import parse
 from tests.conftest import Run, kebab
-from tests.contract.test_laws import assert_same
 from tests.unit.algebra import number, scalar_work
 
 Start = Callable[..., Run]

@@ -85,7 +85,7 @@ def test_the_config_file_holds_every_key_and_reads_back_the_same(folder: RunFold
     assert folder.read_config() == settings
 
 
-numbers = st.floats(0, exclude_min=True, allow_infinity=False)
+numbers = st.floats(0, LARGEST, exclude_min=True)
 
 
 @checked(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

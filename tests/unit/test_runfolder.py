@@ -15,7 +15,7 @@ from hypothesis import settings as checked
 from hypothesis import strategies as st
 
 from server_app.runfolder import RunFolder, new_folder, read_toml, resumed
-from strategies.core.config import Key, flatten
+from strategies.core.config import LARGEST, Key, flatten
 from strategies.core.errors import BadInput
 from strategies.core.files import BadFile
 from strategies.core.trees import sha256

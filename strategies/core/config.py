@@ -89,7 +89,7 @@ class Key:
             raise wrong
         if isinstance(value, int) and abs(value) >= 2**63:  # more than a message can carry
             raise wrong
-        if isinstance(value, str) and "\0" in value:  # no name of a file can have one
+        if isinstance(value, str) and not _writable(value):
             raise wrong
         if self.kind is float and isinstance(value, int):
             value = float(value)
@@ -102,6 +102,11 @@ class Key:
             if self.kind is float and value > LARGEST:
                 raise BadInput(f"{self.name} must be at most {_plain(LARGEST)}, not {value!r}.")
         return value  # type: ignore[return-value]  # one of the four kinds by now
+
+
+def _writable(text: str) -> bool:
+    """Whether a file can hold the text, and be called it."""
+    return "\0" not in text and text.encode("utf-8", "ignore").decode() == text
 
 
 def _shortened(value: object) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from client_app.predictor import find_predictor, read_predictor
-from strategies.core.errors import BadInput
+from strategies.core.errors import RunFailed
 from tests.engines.test_devices import Devices, Start, deployed
 from tests.unit.test_cli import Bouquet, Outcome, bouquet
 
@@ -110,7 +110,8 @@ def test_devices_must_mean_the_same_by_a_class(tmp_path: Path, deployed: Start) 
         write(tmp_path / one, HEAD, rows(one), "ill dead well" if one == "07" else "dead ill well")
         for one in HOSPITALS
     ]
-    with pytest.raises(BadInput, match=r"disagree on the classes' names: classes\.txt must be one"):
+    said = r"disagree on the classes' names: classes\.txt must be one"
+    with pytest.raises(RunFailed, match=said):
         deployed(grid=devices(tmp_path / "devices", own), **KEYS, data=DATA)
 
 
@@ -119,7 +120,7 @@ def test_devices_must_have_the_same_columns_in_the_same_order(
 ) -> None:
     turned = "hospital,income,age,sex,outcome"
     own = [write(tmp_path / one, turned if one == "07" else HEAD, rows(one)) for one in HOSPITALS]
-    with pytest.raises(BadInput, match=r"disagree on the columns of inputs .* in data\.columns"):
+    with pytest.raises(RunFailed, match=r"disagree on the columns of inputs .* in data\.columns"):
         deployed(grid=devices(tmp_path / "devices", own), **KEYS, data=DATA)
     named = DATA | {"columns": "age,income,sex"}
     deployed(grid=devices(tmp_path / "more", own), **KEYS, data=named)

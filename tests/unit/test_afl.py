@@ -161,7 +161,7 @@ def test_agnostic_partial_personalization_is_weighed_with_the_clients_own_v(
     """λ climbs f_i(u, v_i), with the v_i the round starts from."""
     work = work_of(count=3)
     u, fresh = fedsim.split(work.task, work.task.initial)
-    own = {name: value + 1.0 for name, value in fresh.items()}
+    own = {name: -2 * value for name, value in fresh.items()}
     scheme = afl.Agnostic(kind(stateless=stateless), 0.1)
     upload, _ = scheme.local_update(work, Model(u), fedsim.Personal(own))
     whole = {**u, **(fresh if stateless else own)}

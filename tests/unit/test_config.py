@@ -103,13 +103,15 @@ def test_a_number_too_large_for_any_float_is_refused_like_any_other(name: str) -
     assert refusal(name, 10**400).startswith(f"some.{name} must be ")
 
 
+# What a file can hold and be called.
+WRITABLE = st.characters(exclude_categories=("Cs",), exclude_characters="\0")
 examples = st.builds(
     Example,
     count=st.integers(1, 9),
     step_size=st.floats(0, exclude_min=True, max_value=LARGEST),
     keen=st.booleans(),
     mode=st.sampled_from(["fast", "slow"]),
-    note=st.text(),
+    note=st.text(WRITABLE),
     strength=st.floats(max_value=2, allow_infinity=False),
 )
 
@@ -118,6 +120,13 @@ examples = st.builds(
 @given(examples, st.sampled_from(["", "some"]))
 def test_what_is_written_reads_back_the_same(config: Example, prefix: str) -> None:
     assert read(Example, write(config, prefix), prefix) == config
+
+
+@pytest.mark.parametrize("word", ["a\0b", "\udcff"])
+def test_text_that_no_file_can_hold_is_refused(word: str) -> None:
+    """The second is what Python makes of a byte on the command line that is not UTF-8."""
+    with pytest.raises(BadInput, match="out must be text, not"):
+        parse({"out": word})
 
 
 # Unknown keys and tables
@@ -193,7 +202,7 @@ def values_of(one: Key) -> st.SearchStrategy[object]:
     if one.kind is float:
         high = min(one.high, 1e6)
         return st.floats(max(one.low, -1e6), high, exclude_min=one.open_low)
-    return st.booleans() if one.kind is bool else st.text(min_size=1)
+    return st.booleans() if one.kind is bool else st.text(WRITABLE, min_size=1)
 
 
 # These go together or with some schemes only, which has tests of its own.

@@ -119,9 +119,10 @@ def test_a_quadratic_problem_starts_in_one_place(start: torch.Tensor) -> None:
 
 
 def test_names_of_classes_are_welcome() -> None:
-    named = honest(2)
-    words(**{"class-names": ["cat", "dog", "other"]})(named)
-    assert {who.node for who in met(False, honest(1), named).clients.values()} == {1, 2}
+    said = [honest(1), honest(2)]
+    for one in said:
+        words(**{"class-names": ["cat", "dog", "other"]})(one)
+    assert {who.node for who in met(False, *said).clients.values()} == {1, 2}
 
 
 @pytest.mark.parametrize("deployed", [False, True])

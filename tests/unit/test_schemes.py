@@ -40,6 +40,22 @@ def test_fedavg_follows_its_closed_form(start: Start, quadratics: Quadratics) ->
     np.testing.assert_allclose(run.shared(), w, atol=EXACT, rtol=0)
 
 
+@pytest.mark.parametrize("weights", ["auto", "uniform"])
+def test_fedavg_weighs_clients_by_their_examples_unless_told(start: Start, weights: str) -> None:
+    """n_k / n in algorithm 1: the mean of what the clients would reach alone in a round."""
+    keys: dict[str, Any] = {
+        "rounds": 1, "local_steps": 2, "dtype": "float64", "save_predictors": True,
+        "data": {"clients": 3, "partition": "dirichlet"}, "model": {"name": "linear"},
+    }  # fmt: skip
+    run, alone = start(scheme="fedavg", weights=weights, **keys), start(scheme="local", **keys)
+    name = "output.weight"
+    ends = [alone.predictor(row["client"], name) for row in run.clients]
+    sizes = [int(row["train_examples"]) for row in run.clients]
+    assert len(set(sizes)) == 3
+    mean = np.average(ends, axis=0, weights=sizes if weights == "auto" else None)
+    np.testing.assert_allclose(run.shared(name), mean, atol=EXACT, rtol=0)
+
+
 def test_local_follows_its_closed_form(start: Start, quadratics: Quadratics) -> None:
     """Alone, a client does all its rounds in one go; the server never moves."""
     run = start(scheme="local", rounds=4, local_steps=5, lr=0.3, **quadratics.keys)

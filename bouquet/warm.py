@@ -13,8 +13,7 @@ from logging import WARNING
 from multiprocessing import forkserver
 from pathlib import Path
 
-from flwr.common.logger import log
-from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
+from bouquet.flower_private import ExecutionSpec, LaunchResult, SubprocessExecutor, log
 
 # Not our own code: the app that runs is the one the SuperLink sends.
 LIBRARIES = ("flwr.supernode.cli.flwr_clientapp", "flwr.clientapp", "torch", "safetensors.torch")
@@ -53,7 +52,7 @@ class ForkExecutor(SubprocessExecutor):
 
 
 def _work(words: Sequence[str]) -> None:
-    from flwr.supernode.cli import flwr_clientapp
+    from bouquet.flower_private import flwr_clientapp
 
     sys.argv = ["flwr-clientapp", *words]
     flwr_clientapp()
@@ -77,8 +76,7 @@ def install(folder: Path, modules: Sequence[str]) -> Path:
 
 def main(modules: Sequence[str]) -> None:
     """Run Flower's command with our executor in place of its own."""
-    from flwr.supercore.cli import flower_superexec
-    from flwr.supercore.superexec import run_superexec
+    from bouquet.flower_private import flower_superexec, run_superexec
 
     try:
         executor = ForkExecutor(modules)

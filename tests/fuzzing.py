@@ -29,10 +29,10 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
 from bouquet.engines import InlineGrid, simulate, with_nodes
+from bouquet.flower_private import TaskIdentity
 from client_app.main import app as client_app
 from client_app.main import forget
 from client_app.node import make_task, problem

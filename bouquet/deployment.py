@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from bouquet.certificates import make_certificates, make_node_key
 from bouquet.flower_private import (
+    ADMITTED,
     ControlHttpClient,
     Fab,
     ListRunsRequest,
@@ -45,7 +46,6 @@ from strategies.core.imports import is_path
 from strategies.settings import Settings, parse
 
 HOST = "127.0.0.1"
-ADMITTED = "SuperNode ID"  # what a SuperNode says once it is let in
 Observer = Callable[[dict[str, Any]], None]
 
 

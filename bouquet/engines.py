@@ -20,7 +20,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from bouquet.flower_private import SUPERLINK_NODE_ID, ErrorCode, Run, TaskIdentity
+from bouquet.flower_private import SUPERLINK_NODE_ID, ErrorCode, Run, TaskIdentity, give_id
 from client_app.main import app as client_app
 from client_app.main import forget
 from server_app.main import Job, make_app
@@ -136,7 +136,7 @@ class InlineGrid(Grid):
         ids = []
         for message in messages:
             one = str(uuid.uuid4())
-            message.metadata.__dict__["_message_id"] = one  # as Flower's own grids do
+            give_id(message, one)
             self._replies[one] = self._pool.submit(self._answer, message)
             ids.append(one)
         return ids

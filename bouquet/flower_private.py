@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flwr.app import Message
     from flwr.cli.build import build_fab_from_disk, build_fab_from_files
     from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
     from flwr.common.logger import log
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supercore.run import Run
-    from flwr.supercore.superexec import run_superexec
     from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.superlink.grid import HttpGrid
@@ -50,11 +50,13 @@ __all__ = [
     "flwr_clientapp",
     "log",
     "public_key_to_bytes",
-    "run_superexec",
     "user_config_to_proto",
 ]
 
 SEEN_IN = "1.39"
+# What a SuperNode writes to its log once it is let in. No command and no exit code tells: without
+# it `bouquet deploy` could not say which node was refused.
+ADMITTED = "SuperNode ID"
 # Where each name is, and why nothing public will do.
 NAMES = {
     "log": ("flwr.common.logger", "our lines stand among Flower's, in its form"),
@@ -81,12 +83,25 @@ NAMES = {
         "a key as a SuperLink wants it registered",
     ),
     "flower_superexec": ("flwr.supercore.cli", "the command that starts a process a message"),
-    "run_superexec": ("flwr.supercore.superexec", "where that command finds its executor"),
     "ExecutionSpec": ("flwr.supercore.superexec.executor", "what an executor is to start"),
     "LaunchResult": ("flwr.supercore.superexec.executor", "what it answers"),
     "SubprocessExecutor": ("flwr.supercore.superexec.executor", "the executor ours stands for"),
     "flwr_clientapp": ("flwr.supernode.cli", "what the process of a message does"),
 }
+
+
+def give_id(message: "Message", name: str) -> None:
+    """Give a message the id its reply will refer to, as Flower's own grids do.
+
+    There is no public way: Metadata has no setter for it.
+    """
+    message.metadata.__dict__["_message_id"] = name
+
+
+def replace_executor(executor: object) -> None:
+    """Have ``flower-superexec`` start processes with an executor of ours: it has no option."""
+    superexec = import_module("flwr.supercore.superexec.run_superexec")
+    vars(superexec)["get_executor"] = lambda *words, **options: executor
 
 
 def __getattr__(name: str) -> Any:

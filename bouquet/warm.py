@@ -76,13 +76,12 @@ def install(folder: Path, modules: Sequence[str]) -> Path:
 
 def main(modules: Sequence[str]) -> None:
     """Run Flower's command with our executor in place of its own."""
-    from bouquet.flower_private import flower_superexec, run_superexec
+    from bouquet.flower_private import flower_superexec, replace_executor
 
     try:
         executor = ForkExecutor(modules)
     except OSError as error:  # such as a TMPDIR too long for the name of a socket
         log(WARNING, "Processes for messages start from nothing, which is slow: %s", error)
     else:
-        # It has no option for an executor of ours.
-        vars(run_superexec)["get_executor"] = lambda *words, **options: executor
+        replace_executor(executor)
     flower_superexec()

@@ -117,7 +117,13 @@ class PersonalizedStrategy(Strategy):
             )
         self._begin(num_rounds)
         with _one_thread():
-            return super().start(grid, initial_arrays, num_rounds, timeout, evaluate_fn=evaluate_fn)
+            result = super().start(
+                grid, initial_arrays, num_rounds, timeout, evaluate_fn=evaluate_fn
+            )
+        if not any(event["clients"] for event in self._events):
+            why = next(iter(self.report.failures.values()), "nobody was there")
+            raise RunFailed(f"No client finished a single round: {why}")
+        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -139,8 +145,9 @@ class PersonalizedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The shared model after a round, and no numbers: training gives none."""
         arrays, metrics = self._begun.aggregate_train(server_round, replies)
-        self._events.append({"round": server_round, "metrics": {}})
-        self._stop_if_diverged(self._begun.report, None)
+        event = {"round": server_round, "clients": self.report.clients, "metrics": {}}
+        self._events.append(event)
+        self._stop_if_diverged(self.report, None)
         return arrays, metrics
 
     def configure_evaluate(
@@ -160,7 +167,7 @@ class PersonalizedStrategy(Strategy):
             return None
         metrics = self._begun.aggregate_evaluate(server_round, replies)
         self._events[-1]["metrics"] = dict(metrics or {})
-        self._stop_if_diverged(Report(), self._begun.report)
+        self._stop_if_diverged(Report(), self.report)
         return metrics
 
     def summary(self) -> None:

@@ -119,9 +119,12 @@ def test_personal_weights_start_where_the_server_says() -> None:
     assert metrics["personal_loss"] == pytest.approx(math.log(CLASSES), rel=1e-6)
 
 
-def test_a_strategy_can_be_started_again() -> None:
+def test_a_strategy_can_be_started_again_on_the_same_nodes() -> None:
+    """Their Context still holds what is personal in the first run."""
     strategy = PersonalizedStrategy("apfl", **QUICK)
-    assert same(train(strategy), train(strategy))
+    with nodes(client_app(Net, load, classes=CLASSES)) as grid:
+        first = strategy.start(grid, initial(), num_rounds=2)
+        assert same(strategy.start(grid, initial(), num_rounds=2), first)
 
 
 @pytest.mark.parametrize("model", [shaped, lambda: Net(), Net()], ids=["shaped", "plain", "module"])
@@ -144,7 +147,17 @@ def test_the_arrays_type_is_the_runs() -> None:
 
 
 def test_evaluations_are_as_often_as_asked_and_at_the_end() -> None:
-    result = train(PersonalizedStrategy("apfl", eval_every=2, **QUICK), rounds=3)
+    asked = []
+
+    def watch(message: Message, context: Context, follow: Any) -> Message:
+        asked.append((message.metadata.message_type, message.metadata.group_id))
+        reply: Message = follow(message, context)
+        return reply
+
+    app = client_app(Net, load, classes=CLASSES, mods=[watch])
+    result = train(PersonalizedStrategy("apfl", eval_every=2, **QUICK), app, rounds=3)
+    rounds = [round_ for kind, round_ in asked if kind == MessageType.EVALUATE]
+    assert sorted(set(rounds)) == ["2", "3"]
     assert list(result.evaluate_metrics_clientapp) == [2, 3]
     assert set(result.evaluate_metrics_clientapp[3]) == {
         f"{whose}_{what}" for whose in ("shared", "personal") for what in ("loss", "accuracy")

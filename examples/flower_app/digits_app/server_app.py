@@ -16,7 +16,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train, and say how well the shared and the personal models do."""
     scheme = APFL(alpha=float(context.run_config["alpha"]))
-    strategy = PersonalizedStrategy(scheme, local_steps=10, lr=0.05, eval_every=1)
+    strategy = PersonalizedStrategy(scheme, local_steps=10, lr=0.05, eval_every=1, min_clients=2)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),

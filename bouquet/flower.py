@@ -61,10 +61,12 @@ _ELSEWHERE = {
     "rounds": "strategy.start(num_rounds=...)",
     "round-timeout": "strategy.start(timeout=...)",
     "dtype": "the type of initial_arrays",
-    "scheme": "the first argument",
     **dict.fromkeys(("store", "state-dir"), "state-dir in the node config"),
-    **dict.fromkeys(("nodes", "out", "resume", "pipeline", "stage-keys"), "bouquet simulate"),
-    **dict.fromkeys(("save-outcomes",), "bouquet simulate"),
+    "data": "client_app",
+    **dict.fromkeys(
+        ("nodes", "out", "resume", "pipeline", "stage-keys", "save-outcomes", "join"),
+        "bouquet simulate",
+    ),
 }
 # Rounds until somebody says how many: as good as no end.
 _UNTOLD = 10**9
@@ -90,7 +92,7 @@ class PersonalizedStrategy(Strategy):
     def __init__(self, scheme: SchemeLike, **keys: Any) -> None:
         told = flat(keys)
         for name in told:
-            where = "client_app" if name.startswith(("data.", "join.")) else _ELSEWHERE.get(name)
+            where = _ELSEWHERE.get(name.partition(".")[0])
             if where:
                 raise BadInput(f"{name} is no key of a strategy; see {where}.")
         settings = parse(told_of(scheme) | told | {"rounds": _UNTOLD})

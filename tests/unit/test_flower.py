@@ -190,6 +190,7 @@ def test_a_run_that_diverges_stops() -> None:
     [
         ({"rounds": 3}, r"rounds is no key of a strategy; see strategy.start\(num_rounds"),
         ({"data": {"name": "digits"}}, "data.name is no key of a strategy; see client_app"),
+        ({"join": {"clients": 1}}, "join.clients is no key of a strategy; see bouquet simulate"),
         ({"lr": -1.0}, "lr must be"),
         ({"pace": 1}, "pace"),
     ],

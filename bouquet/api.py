@@ -247,17 +247,22 @@ def _values(
 
 def keys_of_program(scheme: SchemeLike, keys: Mapping[str, Any]) -> dict[str, object]:
     """A scheme and keys as a program says them, as the flat keys that ``parse`` takes."""
-    values = _flat(keys)
+    values = flat(keys)
     if "clients" in values:
         values["data.clients"] = values.pop("clients")
+    return told_of(scheme) | values
+
+
+def told_of(scheme: SchemeLike) -> dict[str, object]:
+    """A scheme as keys: its name, and its own where it is more than a name."""
     if isinstance(scheme, str):
-        return values | {"scheme": absolute(scheme)}
+        return {"scheme": absolute(scheme)}
     kind = scheme if isinstance(scheme, type) else type(scheme)
     if not issubclass(kind, Scheme):
         raise BadInput(f"scheme must be a name, or a subclass of bouquet.Scheme, not {scheme!r}.")
     name = kind.name if SCHEMES.get(kind.name) is kind else offer(kind)
     own: Mapping[str, Scalar] = {} if isinstance(scheme, type) else write(scheme, kind.name)
-    return dict(own) | values | {"scheme": name}
+    return {**own, "scheme": name}
 
 
 def _factory(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:
@@ -269,12 +274,13 @@ def _factory(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Mo
     return lambda shape, classes: copy.deepcopy(model)
 
 
-def _flat(keys: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
+def flat(keys: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
+    """Keys as a program writes them, ``apfl={"alpha_lr": 0.1}``, as everyone else does."""
+    found: dict[str, object] = {}
     for name, value in keys.items():
         full = prefix + name.replace("_", "-")
-        flat |= _flat(value, f"{full}.") if isinstance(value, Mapping) else {full: value}
-    return flat
+        found |= flat(value, f"{full}.") if isinstance(value, Mapping) else {full: value}
+    return found
 
 
 def _run(

@@ -20,15 +20,21 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.cli.build import build_fab_from_files
-from flwr.common.serde import fab_to_proto, user_config_to_proto
-from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.fab import Fab
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from bouquet.certificates import make_certificates, make_node_key
+from bouquet.flower_private import (
+    ADMITTED,
+    ControlHttpClient,
+    Fab,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    RuntimeVersionHttpInterceptor,
+    StartRunRequest,
+    build_fab_from_files,
+    fab_to_proto,
+    public_key_to_bytes,
+    user_config_to_proto,
+)
 from bouquet.manifest import APP, flower_app, manifest
 from bouquet.warm import LIBRARIES, PARTITIONERS, install
 from data import load
@@ -40,7 +46,6 @@ from strategies.core.imports import is_path
 from strategies.settings import Settings, parse
 
 HOST = "127.0.0.1"
-ADMITTED = "SuperNode ID"  # what a SuperNode says once it is let in
 Observer = Callable[[dict[str, Any]], None]
 
 

@@ -17,11 +17,10 @@ from typing import Any
 
 import torch
 from flwr.app import Context, Error, Message, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
+from bouquet.flower_private import SUPERLINK_NODE_ID, ErrorCode, Run, TaskIdentity, give_id
 from client_app.main import app as client_app
 from client_app.main import forget
 from server_app.main import Job, make_app
@@ -80,9 +79,12 @@ class InlineGrid(Grid):
     ----------
     nodes : int
         How many there are.
+    app : ClientApp
+        What runs on them.
     """
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes: int, app: ClientApp = client_app) -> None:
+        self._app = app
         self._run = Run.create_empty(run_id=secrets.randbits(62))
         self._contexts = {
             place + 1: Context(
@@ -134,7 +136,7 @@ class InlineGrid(Grid):
         ids = []
         for message in messages:
             one = str(uuid.uuid4())
-            message.metadata.__dict__["_message_id"] = one  # as Flower's own grids do
+            give_id(message, one)
             self._replies[one] = self._pool.submit(self._answer, message)
             ids.append(one)
         return ids
@@ -153,7 +155,7 @@ class InlineGrid(Grid):
     def _answer(self, message: Message) -> Message:
         context = self._contexts[message.metadata.dst_node_id]
         try:
-            return client_app(message=message, context=context)
+            return self._app(message=message, context=context)
         except Exception as error:  # a node that fails answers with an error, as in Flower
             reason = f"{type(error).__name__}: {error}"
             failed = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason)

@@ -13,8 +13,7 @@ from logging import WARNING
 from multiprocessing import forkserver
 from pathlib import Path
 
-from flwr.common.logger import log
-from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
+from bouquet.flower_private import ExecutionSpec, LaunchResult, SubprocessExecutor, log
 
 # Not our own code: the app that runs is the one the SuperLink sends.
 LIBRARIES = ("flwr.supernode.cli.flwr_clientapp", "flwr.clientapp", "torch", "safetensors.torch")
@@ -53,7 +52,7 @@ class ForkExecutor(SubprocessExecutor):
 
 
 def _work(words: Sequence[str]) -> None:
-    from flwr.supernode.cli import flwr_clientapp
+    from bouquet.flower_private import flwr_clientapp
 
     sys.argv = ["flwr-clientapp", *words]
     flwr_clientapp()
@@ -77,14 +76,12 @@ def install(folder: Path, modules: Sequence[str]) -> Path:
 
 def main(modules: Sequence[str]) -> None:
     """Run Flower's command with our executor in place of its own."""
-    from flwr.supercore.cli import flower_superexec
-    from flwr.supercore.superexec import run_superexec
+    from bouquet.flower_private import flower_superexec, replace_executor
 
     try:
         executor = ForkExecutor(modules)
     except OSError as error:  # such as a TMPDIR too long for the name of a socket
         log(WARNING, "Processes for messages start from nothing, which is slow: %s", error)
     else:
-        # It has no option for an executor of ours.
-        vars(run_superexec)["get_executor"] = lambda *words, **options: executor
+        replace_executor(executor)
     flower_superexec()

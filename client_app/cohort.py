@@ -15,11 +15,11 @@ from logging import INFO
 from typing import Any, cast
 
 import torch
-from flwr.common.logger import log
 from torch import Tensor
 from torch.func import vmap
 from torch.nn.utils.rnn import pad_sequence
 
+from bouquet.flower_private import log
 from strategies.core.batches import steps
 from strategies.core.descent import slope_in_vmap
 from strategies.core.round import row_of

@@ -1,6 +1,8 @@
 """The ClientApp: Flower messages in, a node's work, Flower messages out."""
 
+import functools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from logging import WARNING
 from pathlib import Path
@@ -8,8 +10,8 @@ from pathlib import Path
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.logger import log
 
+from bouquet.flower_private import log
 from client_app.device import Device, device
 from client_app.node import Node, Problem, Result, problem, started_from
 from client_app.orders import Order, read_order
@@ -20,40 +22,46 @@ from data.prepare import size_warning
 from strategies.core import wire
 from strategies.core.errors import BadInput
 from strategies.core.files import sweep, write_atomically
+from strategies.settings import Settings
 
 # The stores of nodes that keep their clients' state in this process's memory, by run
 # folder and node.
 _memories: dict[tuple[str, int], Store] = {}
 
-app = ClientApp()
+# Reads what a message asks for, and finds the node that does it.
+Prepare = Callable[[Message, Context], tuple[Order, Node]]
 
 
-@app.query()
-def query(message: Message, context: Context) -> Message:
+def answering(prepare: Prepare, app: ClientApp) -> ClientApp:
+    """Let an app answer the server's messages, with the model and the data ``prepare`` finds."""
+    app.query()(functools.partial(query, prepare))
+    app.train()(functools.partial(train, prepare))
+    app.evaluate()(functools.partial(evaluate, prepare))
+    return app
+
+
+def query(prepare: Prepare, message: Message, context: Context) -> Message:
     """Tell which clients live here, and what their data look like."""
     try:
-        order = read_order(message, device(context.node_config))
-        reply = Message(_introduce(_node(order, context), context), reply_to=message)
+        order, node = prepare(message, context)
+        reply = Message(_introduce(node, context), reply_to=message)
         return _recorded(reply, order, context, "query")
     except BadInput as error:  # for the server to pass on to the user as it is
         note = ConfigRecord({"refused": str(error)})
         return Message(wire.content({}, MetricRecord(), note), reply_to=message)
 
 
-@app.train()
-def train(message: Message, context: Context) -> Message:
+def train(prepare: Prepare, message: Message, context: Context) -> Message:
     """Train the clients the message names."""
-    order = read_order(message, device(context.node_config))
-    node = _node(order, context)
+    order, node = prepare(message, context)
     result = node.train(order.round, order.clients, order.weights, order.arrays)
     return _recorded(_reply(result, order, message), order, context, "train")
 
 
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
+def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
     """Evaluate the clients the message names."""
-    order = read_order(message, device(context.node_config))
-    result = _node(order, context).evaluate(
+    order, node = prepare(message, context)
+    result = node.evaluate(
         order.round,
         order.clients,
         order.arrays,
@@ -70,20 +78,30 @@ def forget() -> None:
     _memories.clear()
 
 
-def _node(order: Order, context: Context) -> Node:
-    torch.set_num_threads(1)  # nodes share the machine; one core each
-    settings, own = order.settings, device(context.node_config)
+def _prepared(message: Message, context: Context) -> tuple[Order, Node]:
+    """What is asked of one of our nodes, whose model and data the run's settings name."""
+    own = device(context.node_config)
+    order = read_order(message, own)
+    settings = order.settings
     if own is not None:  # where the server's data are is none of a device's business
         settings = replace(settings, data=replace(settings.data, path=own.data_path))
+    torch.set_num_threads(1)  # nodes share the machine; one core each
     loaded = problem(settings, None if own is None else own.clients)
+    hosted = hosts(loaded, context) if own is None else own.clients
+    store = _store(order, context) if own is None else own_store(order, own)
+    return order, at_work(order, settings, loaded, hosted, store)
+
+
+def at_work(
+    order: Order, settings: Settings, loaded: Problem, hosted: tuple[str, ...], store: Store
+) -> Node:
+    """A node that is to do what a message asks, from the weights it says everyone starts from."""
     if order.warm:
         loaded = started_from(loaded, order.warm)
-    hosted = _hosted(loaded, context) if own is None else own.clients
-    store = _store(order, context) if own is None else _own(order, own)
     return Node(settings.with_run(lr=order.lr), loaded, hosted, store)
 
 
-def _hosted(loaded: Problem, context: Context) -> tuple[str, ...]:
+def hosts(loaded: Problem, context: Context) -> tuple[str, ...]:
     """The clients of a simulated node: every n-th, so that nodes are alike."""
     place = int(context.node_config.get("partition-id", 0))
     nodes = int(context.node_config.get("num-partitions", 1))
@@ -100,7 +118,7 @@ def _store(order: Order, context: Context) -> Store:
     return durable
 
 
-def _own(order: Order, own: Device) -> Store:
+def own_store(order: Order, own: Device) -> Store:
     """A device's store: in its own folder, whatever the server says; only the name is the run's."""
     states = own.states(order.state_dir)
     sweep(states, own.predictors, own.predictors.with_name("outcomes"))
@@ -177,3 +195,6 @@ def _recorded(reply: Message, order: Order, context: Context, kind: str) -> Mess
     if own is not None:
         record(own, order.state_dir, kind, order.round, reply)
     return reply
+
+
+app = answering(_prepared, ClientApp())

@@ -20,7 +20,7 @@ from client_app.predictor import save_predictor
 from client_app.probe import probed, refuse_single_examples
 from client_app.stores import Store
 from data import DataConfig, FederatedData, load
-from models import build, layout_of, personal_names, refuse_inputs, refuse_output
+from models import Maker, build, layout_of, personal_names, refuse_inputs, refuse_output
 from strategies.core.batches import Plan, draw, gather
 from strategies.core.errors import BadInput
 from strategies.core.files import OUTCOMES, BadFile, file_name, seal, write_atomically
@@ -57,12 +57,19 @@ class Problem:
 
 
 def make_task(
-    settings: Settings, input_shape: tuple[int, ...], classes: int, init: Tensor | None
+    settings: Settings,
+    input_shape: tuple[int, ...],
+    classes: int,
+    init: Tensor | None,
+    make: Maker | None = None,
 ) -> Task:
-    """The task on data of a given shape; ``init`` replaces the model's own start."""
+    """The task on data of a given shape; ``init`` replaces the model's own start.
+
+    With ``make`` the model is what it makes, and only called by the name of the settings.
+    """
     personal = replace(settings.personal, split=settings.split)
     module = build(
-        settings.model, input_shape, classes, settings.run.seed, settings.dtype, personal
+        settings.model, input_shape, classes, settings.run.seed, settings.dtype, personal, make
     )
     initial = {name: value.detach() for name, value in module.named_parameters()}
     if init is not None:
@@ -73,7 +80,9 @@ def make_task(
     return Task(structure, initial, classes, names, settings.run.weight_decay)
 
 
-def problem(settings: Settings, only: tuple[str, ...] | None = None) -> Problem:
+def problem(
+    settings: Settings, only: tuple[str, ...] | None = None, make: Maker | None = None
+) -> Problem:
     """Load data once per process, and make the task once per thread.
 
     Nodes of an inline simulation are threads: they share the data, which nobody
@@ -81,7 +90,7 @@ def problem(settings: Settings, only: tuple[str, ...] | None = None) -> Problem:
     """
     with _loading:
         same = settings.with_run(out="", rounds=1)  # these two make no difference
-        return _problem(same, _stamp(settings.data.path), threading.get_ident(), only)
+        return _problem(same, _stamp(settings.data.path), threading.get_ident(), only, make)
 
 
 def started_from(loaded: Problem, weights: Tree) -> Problem:
@@ -103,13 +112,22 @@ def _stamp(path: str) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=64)
 def _problem(
-    settings: Settings, stamp: tuple[int, int], thread: int, only: tuple[str, ...] | None
+    settings: Settings,
+    stamp: tuple[int, int],
+    thread: int,
+    only: tuple[str, ...] | None,
+    make: Maker | None,
 ) -> Problem:
     seed = settings.run.seed
     data = _data(settings.data, seed, settings.dtype, stamp, only, settings.run.validation)
+    return posed(settings, data, make)
+
+
+def posed(settings: Settings, data: FederatedData, make: Maker | None = None) -> Problem:
+    """The problem some data pose to the model, which is tried on them if it is a user's own."""
     if data.classes:
         refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
-    task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init)
+    task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init, make)
     if ":" in settings.model.name:
         task = _tried(settings, task, data)
     return Problem(data, task)

@@ -67,7 +67,7 @@ def folder(
     if classes is None:
         classes = _found_classes(config, places)
     parts = [_client(config, place, classes) for place in places]
-    return _joined(config, seed, dtype, names, parts, classes)
+    return joined(config, seed, dtype, names, parts, classes)
 
 
 def read_inputs(file: Path, inputs: Sequence[str] = ()) -> Tensor:
@@ -251,7 +251,7 @@ def _kind(dtype: np.dtype[np.generic]) -> str:
     return "whole numbers (words)" if dtype.kind in "iu" else "real numbers"
 
 
-def _joined(
+def joined(
     config: DataConfig,
     seed: int,
     dtype: torch.dtype,

@@ -8,6 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from data.federated import DataConfig, FederatedData, numbered
+from data.folder import joined
+from data.pool import checked_labels
 from strategies.core.errors import BadInput
 from strategies.core.files import file_name
 
@@ -41,6 +44,44 @@ def write_clients(source: object, folder: Path) -> None:
                     "example needs both."
                 )
             np.savez(place / f"{name}.npz", x=x, y=y)
+
+
+def in_memory(source: object, classes: int, seed: int, dtype: torch.dtype) -> FederatedData:
+    """Clients' examples as a federation, without a file.
+
+    Parameters
+    ----------
+    source : mapping, or iterable of tuples
+        As for :func:`write_clients`.
+    classes : int
+        How many labels there are; 0 for as many as are found.
+    seed : int
+        Decides what a client without a test part holds out.
+    dtype : torch.dtype
+        Of the inputs, unless they are whole numbers.
+    """
+    parts = {client: _examples(held, client) for client, held in sorted(_pairs(source))}
+    found = [int(y.max(initial=-1)) + 1 for both in parts.values() for _, y in both]
+    classes = classes or max(found)
+    if max(found) > classes:
+        raise BadInput(f"data has the label {max(found) - 1}, but there are {classes} classes.")
+    pairs = [(both[0], both[1] if both[1:] else None) for both in parts.values()]
+    config = DataConfig(path="data")  # what complaints call it
+    return joined(config, seed, dtype, list(parts), pairs, numbered(classes))
+
+
+def _examples(held: Sequence[Any], client: str) -> list[tuple[Array, NDArray[np.int64]]]:
+    """What a client has: training and test part, or both in one."""
+    found = []
+    for place in range(0, len(held), 2):
+        x, y = (_array(part, client) for part in held[place : place + 2])
+        if not 0 < len(x) == len(y):
+            raise BadInput(
+                f"data: client {client!r} must have a label for every input, and at least one, not "
+                f"{len(x)} inputs and {len(y)} labels."
+            )
+        found.append((x, checked_labels(y, f"data: client {client!r}")))
+    return found
 
 
 def _pairs(source: object) -> Iterable[tuple[str, Sequence[Any]]]:

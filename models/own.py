@@ -2,6 +2,7 @@
 
 import inspect
 from collections import Counter
+from collections.abc import Callable
 
 from torch import Tensor, nn
 
@@ -10,14 +11,17 @@ from models.vision import with_torchvision
 from strategies.core.errors import BadInput
 from strategies.core.imports import imported
 
+# Makes a module of an example's shape and the number of classes.
+Maker = Callable[[Shape, int], nn.Module]
 
-def build_own(path: str, input_shape: Shape, classes: int) -> nn.Module:
+
+def build_own(path: str, input_shape: Shape, classes: int, make: Maker | None = None) -> nn.Module:
     """Call what ``package.module:name`` names with an example's shape and the classes.
 
     Only what is installed where the code runs can be named: nothing is fetched, and nothing
-    but a name arrives in a message.
+    but a name arrives in a message. With ``make`` the name is only what to call it.
     """
-    make = imported(path, "model.name", with_torchvision)
+    make = make or imported(path, "model.name", with_torchvision)
     if not callable(make):
         raise BadInput(f"model.name {path!r} must name a class or a function, not {make!r}.")
     try:

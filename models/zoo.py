@@ -12,7 +12,7 @@ from torch import nn
 
 from models.config import ModelConfig, Shape
 from models.images import cnn, resnet18
-from models.own import build_own
+from models.own import Maker, build_own
 from models.simple import linear, mlp, vector
 from models.splits import PersonalConfig, add_parts
 from models.text import char_lstm, transformer
@@ -53,6 +53,7 @@ def build(
     seed: int,
     dtype: torch.dtype,
     personal: PersonalConfig | None = None,
+    make: Maker | None = None,
 ) -> nn.Module:
     """A model with initial weights that depend on the arguments alone.
 
@@ -70,12 +71,14 @@ def build(
         Of the weights, which are the same numbers in every dtype up to rounding.
     personal : PersonalConfig, optional
         The split, which may add parts to the model; the rest starts the same with them.
+    make : callable, optional
+        Makes the model, whatever ``config`` calls it.
     """
     _refuse_unfit(config.name, [info.name for info in _fitting(bool(classes))], bool(classes))
     with torch.random.fork_rng(devices=[]):
         _seed(seed, "model")
         if ":" in config.name:
-            module = build_own(config.name, input_shape, classes)
+            module = build_own(config.name, input_shape, classes, make)
         else:
             module = MODELS[config.name].builder(config, input_shape, classes)
         if personal is not None:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from bouquet.flower_private import log
 from client_app.node import POOL
 from server_app.replies import Refused, Reply, read_reply
 from server_app.roster import Client, Roster, by_node, lost, message

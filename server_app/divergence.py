@@ -35,13 +35,27 @@ def stop_if_diverged(
     trained, evaluated : Report
         What came of this round's training, and of its full evaluation where there was one.
     """
-    seen = _diverged(trained, evaluated, _limits(settings, classes, events))
+    seen = divergence(settings, classes, events, trained, evaluated)
     if seen:
         raise RunFailed(
-            f"{settings.scheme.name} diverged in round {events[-1]['round']}: {seen}. Lower "
-            f"{' or '.join(_step_sizes(settings))}. The checkpoint of round "
-            f"{folder.read_checkpoint().round} is kept in {folder.checkpoint}."
+            f"{seen} The checkpoint of round {folder.read_checkpoint().round} is kept in "
+            f"{folder.checkpoint}."
         )
+
+
+def divergence(
+    settings: Settings,
+    classes: int,
+    events: Sequence[Mapping[str, Any]],
+    trained: Report,
+    evaluated: Report | None,
+) -> str:
+    """What was seen of a divergence, and which keys to change; empty if all is well."""
+    seen = _diverged(trained, evaluated, _limits(settings, classes, events))
+    return seen and (
+        f"{settings.scheme.name} diverged in round {events[-1]['round']}: {seen}. Lower "
+        f"{' or '.join(_step_sizes(settings))}."
+    )
 
 
 def _limits(

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
-from flwr.superlink.grid import HttpGrid
 
+from bouquet.flower_private import HttpGrid
 from client_app.node import make_task
 from client_app.stores import DiskStore
 from server_app.adapter import Report, SchemeStrategy, restored
@@ -119,7 +119,7 @@ def run(
             if hosts != (hosts := _hosts(roster)):
                 event["hosts"] = hosts
             evaluated = None
-            if _full_evaluation(chosen, round_, stage):
+            if full_evaluation(chosen, round_, stage):
                 evaluated = _evaluate(strategy, grid, round_, stop)
                 scores = evaluated.scores
                 _add(event, roster, evaluated)
@@ -296,7 +296,7 @@ def _exchange(
     return gone + exchange(grid, there, timeout, stop, DEPLOYED_PAUSE)
 
 
-def _full_evaluation(settings: Settings, round_: int, stage: Stage) -> bool:
+def full_evaluation(settings: Settings, round_: int, stage: Stage) -> bool:
     """Every few rounds, and at a stage's end, unless only the run's end was asked for."""
     every = settings.run.eval_every
     return round_ == settings.run.rounds or (

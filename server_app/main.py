@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
-from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
-from flwr.superlink.grid import HttpGrid
 
+from bouquet.flower_private import HttpGrid, log
 from server_app.loop import Event, run
 from server_app.runfolder import RunFolder, new_folder, resumed
 from strategies.core.errors import BadInput

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from logging import WARNING
 
 from flwr.app import ConfigRecord, Error, Message, MessageType, MetricRecord
-from flwr.common.constant import ErrorCode
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from bouquet.flower_private import ErrorCode, log
 from server_app.replies import Facts, Refused, read_introduction, why_not
 from strategies.core import wire
 from strategies.core.errors import BadInput, RunFailed

@@ -29,10 +29,10 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 
 from bouquet.engines import InlineGrid, simulate, with_nodes
+from bouquet.flower_private import TaskIdentity, give_id
 from client_app.main import app as client_app
 from client_app.main import forget
 from client_app.node import make_task, problem
@@ -365,7 +365,7 @@ class Told(InlineGrid):
         """See :class:`InlineGrid`."""
         ids = []
         for number, asked in enumerate(messages, start=len(self._ready)):
-            asked.metadata.__dict__["_message_id"] = f"{asked.metadata.dst_node_id}/{number}"
+            give_id(asked, f"{asked.metadata.dst_node_id}/{number}")
             said = self._said[asked.metadata.dst_node_id]
             ids.append(asked.metadata.message_id)
             self._ready[ids[-1]] = Message(cast(Any, said), reply_to=asked)

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
 from bouquet.deployment import (
     HOST,
@@ -22,6 +20,7 @@ from bouquet.deployment import (
     hosts_of,
     node_environment,
 )
+from bouquet.flower_private import ControlHttpClient, RuntimeVersionHttpInterceptor
 from client_app import node as node_module
 from client_app.node import Node, Result
 from client_app.stores import read_state

@@ -107,24 +107,11 @@ def test_flower_runs_the_app_with_its_own_command(
     """``flwr run .`` ends with the bits of ``bouquet simulate``."""
     ours, theirs = start(rounds=2, nodes=2), tmp_path / "theirs"
     home = tmp_path / "flower"
-    home.mkdir()
-    (home / "config.toml").write_text(
-        '[superlink]\ndefault = "local"\n[superlink.local]\naddress = ":local:"\n'
-    )
-    environment = os.environ | {
-        "FLWR_HOME": str(home),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
-        "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
     try:
         done = subprocess.run(
             ["flwr", "run", ".", "--stream", "--run-config", f'rounds=2 out="{theirs}"'],
             cwd=ROOT,
-            env=environment,
+            env=flower_environment(home),
             capture_output=True,
             text=True,
             timeout=240,
@@ -136,6 +123,23 @@ def test_flower_runs_the_app_with_its_own_command(
     assert f"The run's folder is {theirs}" in streamed
     assert re.search(r"apfl round 2/2 .* personal accuracy 0\.\d+\n", streamed)
     assert Run(theirs).sha == ours.sha
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """What keeps `flwr run` to itself: a home, and ports for the SuperLink it starts."""
+    home.mkdir()
+    (home / "config.toml").write_text(
+        '[superlink]\ndefault = "local"\n[superlink.local]\naddress = ":local:"\n'
+    )
+    return os.environ | {
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(free_port()),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(free_port()),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
 
 
 def test_flower_knows_every_key_and_its_default() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
 
 from bouquet.engines import InlineGrid
+from bouquet.flower_private import ErrorCode
 from client_app.stores import read_state
 from server_app.loop import run as run_loop
 from server_app.runfolder import RunFolder

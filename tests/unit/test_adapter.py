@@ -19,12 +19,12 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import settings as checked
 from hypothesis import strategies as st
 from torch import nn
 
+from bouquet.flower_private import TaskIdentity
 from server_app.adapter import SchemeStrategy
 from server_app.roster import Client, Roster
 from strategies.core import wire

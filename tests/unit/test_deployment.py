@@ -8,9 +8,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from flwr.cli.build import build_fab_from_disk
 
 from bouquet.deployment import Host, bundle, node_environment
+from bouquet.flower_private import build_fab_from_disk
 
 
 def names(app: bytes) -> set[str]:

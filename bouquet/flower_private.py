@@ -1,0 +1,111 @@
+"""What we use of Flower that it does not promise to keep, all in one place.
+
+Flower's public names are those of ``flwr.app``, ``flwr.clientapp``, ``flwr.serverapp``,
+``flwr.serverapp.strategy`` and ``flwr.simulation``; everything else comes from here. ``NAMES`` says
+why each is needed. They were seen in Flower 1.39, and ``tests/unit/test_flower_private.py`` looks
+at what we rely on: a newer Flower is tried with that file first. A name is imported when it is
+used: a device that trains needs none of the command line's.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr.app import Message
+    from flwr.cli.build import build_fab_from_disk, build_fab_from_files
+    from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+    from flwr.common.logger import log
+    from flwr.common.serde import fab_to_proto, user_config_to_proto
+    from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+    from flwr.supercore.cli import flower_superexec
+    from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.fab import Fab
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supercore.run import Run
+    from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.superlink.grid import HttpGrid
+    from flwr.supernode.cli import flwr_clientapp
+
+__all__ = [
+    "SUPERLINK_NODE_ID",
+    "ControlHttpClient",
+    "ErrorCode",
+    "ExecutionSpec",
+    "Fab",
+    "HttpGrid",
+    "LaunchResult",
+    "ListRunsRequest",
+    "RegisterNodeRequest",
+    "Run",
+    "RuntimeVersionHttpInterceptor",
+    "StartRunRequest",
+    "SubprocessExecutor",
+    "TaskIdentity",
+    "build_fab_from_disk",
+    "build_fab_from_files",
+    "fab_to_proto",
+    "flower_superexec",
+    "flwr_clientapp",
+    "log",
+    "public_key_to_bytes",
+    "user_config_to_proto",
+]
+
+SEEN_IN = "1.39"
+# What a SuperNode writes to its log once it is let in. No command and no exit code tells: without
+# it `bouquet deploy` could not say which node was refused.
+ADMITTED = "SuperNode ID"
+# Where each name is, and why nothing public will do.
+NAMES = {
+    "log": ("flwr.common.logger", "our lines stand among Flower's, in its form"),
+    "ErrorCode": ("flwr.common.constant", "tells a node that failed from a message that was lost"),
+    "SUPERLINK_NODE_ID": ("flwr.common.constant", "whom the inline engine's messages come from"),
+    "Run": ("flwr.supercore.run", "the inline engine's Grid must have one"),
+    "TaskIdentity": ("flwr.supercore.task_identity", "a Message can only be made with one set"),
+    "HttpGrid": ("flwr.superlink.grid", "the one sign that nodes are devices, not simulated"),
+    "build_fab_from_files": ("flwr.cli.build", "an app's bundle without a checkout, for deploy"),
+    "build_fab_from_disk": ("flwr.cli.build", "what flwr run would send, to compare with"),
+    "Fab": ("flwr.supercore.fab", "a bundle as a SuperLink takes it"),
+    "fab_to_proto": ("flwr.common.serde", "the same, in a request"),
+    "user_config_to_proto": ("flwr.common.serde", "a run's keys in a request"),
+    "ListRunsRequest": ("flwr.proto.control_pb2", "how a run on a SuperLink goes on"),
+    "RegisterNodeRequest": ("flwr.proto.control_pb2", "let a device's key in"),
+    "StartRunRequest": ("flwr.proto.control_pb2", "start a run and keep its id; flwr run tells it"),
+    "ControlHttpClient": ("flwr.supercore.control", "the way to a SuperLink for those requests"),
+    "RuntimeVersionHttpInterceptor": (
+        "flwr.supercore.interceptors",
+        "a SuperLink refuses requests that do not say their version",
+    ),
+    "public_key_to_bytes": (
+        "flwr.supercore.primitives.asymmetric",
+        "a key as a SuperLink wants it registered",
+    ),
+    "flower_superexec": ("flwr.supercore.cli", "the command that starts a process a message"),
+    "ExecutionSpec": ("flwr.supercore.superexec.executor", "what an executor is to start"),
+    "LaunchResult": ("flwr.supercore.superexec.executor", "what it answers"),
+    "SubprocessExecutor": ("flwr.supercore.superexec.executor", "the executor ours stands for"),
+    "flwr_clientapp": ("flwr.supernode.cli", "what the process of a message does"),
+}
+
+
+def give_id(message: "Message", name: str) -> None:
+    """Give a message the id its reply will refer to, as Flower's own grids do.
+
+    There is no public way: Metadata has no setter for it.
+    """
+    message.metadata.__dict__["_message_id"] = name
+
+
+def replace_executor(executor: object) -> None:
+    """Have ``flower-superexec`` start processes with an executor of ours: it has no option."""
+    superexec = import_module("flwr.supercore.superexec.run_superexec")
+    vars(superexec)["get_executor"] = lambda *words, **options: executor
+
+
+def __getattr__(name: str) -> Any:
+    if name not in NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home, _ = NAMES[name]
+    return getattr(import_module(home), name)

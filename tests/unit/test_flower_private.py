@@ -1,0 +1,183 @@
+"""What we rely on in Flower's private names: the first thing to run with a newer Flower."""
+
+import dataclasses
+import inspect
+import logging
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.app import Error, Message, MessageType, RecordDict
+
+from bouquet import flower_private
+from bouquet.flower_private import (
+    ADMITTED,
+    NAMES,
+    SEEN_IN,
+    SUPERLINK_NODE_ID,
+    ControlHttpClient,
+    ErrorCode,
+    ExecutionSpec,
+    Fab,
+    HttpGrid,
+    LaunchResult,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    Run,
+    RuntimeVersionHttpInterceptor,
+    StartRunRequest,
+    SubprocessExecutor,
+    TaskIdentity,
+    build_fab_from_disk,
+    build_fab_from_files,
+    fab_to_proto,
+    flower_superexec,
+    flwr_clientapp,
+    give_id,
+    log,
+    public_key_to_bytes,
+    replace_executor,
+    user_config_to_proto,
+)
+
+ROOT = Path(__file__).parents[2]
+PUBLIC = ("app", "clientapp", "serverapp", "serverapp.strategy", "simulation")
+
+
+def words_of(something: object) -> set[str]:
+    return set(inspect.signature(something).parameters)  # type: ignore[arg-type]
+
+
+def test_the_version_is_the_one_they_were_seen_in() -> None:
+    assert version("flwr").startswith(f"{SEEN_IN}.")
+
+
+def test_nobody_else_imports_what_is_private() -> None:
+    for file in ROOT.rglob("*.py"):
+        if file.name == "flower_private.py" or file.relative_to(ROOT).parts[0].startswith("."):
+            continue
+        for line in file.read_text("utf-8").splitlines():
+            words = line.split()
+            if words[:1] in (["from"], ["import"]) and words[1].startswith("flwr."):
+                assert words[1].removeprefix("flwr.") in PUBLIC, f"{file}: {line}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_where_it_says(name: str) -> None:
+    assert getattr(flower_private, name) is getattr(import_module(NAMES[name][0]), name)
+
+
+def test_a_name_that_is_not_listed_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'superlink'"):
+        _ = flower_private.superlink
+
+
+def test_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    log(logging.WARNING, "seen %s", "here")
+    assert caplog.record_tuples == [("flwr", logging.WARNING, "seen here")]
+
+
+def test_error_code() -> None:
+    codes = (
+        ErrorCode.NODE_UNAVAILABLE,
+        ErrorCode.CLIENT_APP_CRASHED,
+        ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    )
+    assert len({Error(code).code for code in codes}) == 3
+
+
+def test_task_identity_and_superlink_node_id() -> None:
+    """A message takes its sender from the identity, and has none without it."""
+    TaskIdentity.task_id, TaskIdentity.run_id = 1, 7
+    TaskIdentity.node_id = SUPERLINK_NODE_ID
+    data = Message(RecordDict(), 5, MessageType.TRAIN).metadata
+    assert (data.run_id, data.src_node_id, data.dst_node_id) == (7, SUPERLINK_NODE_ID, 5)
+
+
+def test_give_id() -> None:
+    """A reply refers to the message by the id it was given."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, SUPERLINK_NODE_ID
+    asked = Message(RecordDict(), 5, MessageType.TRAIN)
+    give_id(asked, "one")
+    reply = Message(RecordDict(), reply_to=asked)
+    assert (reply.metadata.reply_to_message_id, reply.metadata.src_node_id) == ("one", 5)
+
+
+def test_run() -> None:
+    assert dataclasses.replace(Run.create_empty(run_id=7)).run_id == 7
+
+
+def test_http_grid() -> None:
+    from flwr.serverapp import Grid
+
+    assert issubclass(HttpGrid, Grid)
+
+
+def test_a_bundle_of_files_is_the_one_of_the_folder(tmp_path: Path) -> None:
+    """Of ``build_fab_from_files``, ``build_fab_from_disk``, ``Fab`` and ``fab_to_proto``."""
+    project = (
+        '[project]\nname = "a"\nversion = "1"\n[tool.flwr.app]\npublisher = "b"\n'
+        '[tool.flwr.app.components]\nserverapp = "s:app"\nclientapp = "s:app"\n'
+    )
+    files = {"pyproject.toml": project.encode(), "s.py": b"app = None\n"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    bundle, _ = build_fab_from_files(files)
+    assert bundle == build_fab_from_disk(tmp_path)
+    assert fab_to_proto(Fab("hash", bundle, {})).content == bundle
+
+
+def test_user_config_to_proto() -> None:
+    told = user_config_to_proto({"scheme": "apfl", "lr": 0.1, "rounds": 2, "resume": False})
+    assert told["scheme"].string == "apfl"
+    assert (told["lr"].double, told["rounds"].sint64, told["resume"].bool) == (0.1, 2, False)
+
+
+def test_requests() -> None:
+    key = public_key_to_bytes(ec.generate_private_key(ec.SECP384R1()).public_key())
+    assert RegisterNodeRequest(public_key=key).public_key == key
+    assert ListRunsRequest(run_id=7).run_id == 7
+    assert {"fab", "override_config"} <= set(StartRunRequest.DESCRIPTOR.fields_by_name)
+
+
+def test_control_http_client() -> None:
+    told = {"insecure", "root_certificates", "interceptors"}
+    assert told <= words_of(ControlHttpClient.from_server_address)
+    assert RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+
+
+def test_executor() -> None:
+    """What an executor is told and answers."""
+    fields = {field.name for field in dataclasses.fields(ExecutionSpec)}
+    told = {"runtime_api_address", "token", "insecure", "root_certificates_path", "parent_pid"}
+    assert told <= fields
+    assert words_of(SubprocessExecutor.launch) == {"self", "spec"}
+    assert LaunchResult.accepted() != LaunchResult.failed()
+
+
+def test_replace_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    superexec = import_module("flwr.supercore.superexec.run_superexec")
+    monkeypatch.setattr(superexec, "get_executor", superexec.get_executor)
+    ours = object()
+    replace_executor(ours)
+    assert superexec.get_executor("any", words=1) is ours
+    assert "get_executor(" in inspect.getsource(superexec.run_superexec)
+
+
+@pytest.mark.parametrize("command", [flower_superexec, flwr_clientapp])
+def test_commands_take_their_words_from_the_command_line(command: object) -> None:
+    assert not words_of(command)
+    assert "parse_args()" in inspect.getsource(command)  # type: ignore[arg-type]
+
+
+def test_admitted() -> None:
+    """Only a SuperNode's source tells without starting one; tests/edge start some."""
+    from importlib.util import find_spec
+
+    found = find_spec("flwr.supernode.start_client_internal")
+    assert found is not None
+    assert found.origin is not None
+    assert f'log(INFO, "{ADMITTED}' in Path(found.origin).read_text("utf-8")

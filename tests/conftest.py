@@ -1,7 +1,9 @@
 """What tests share: small settings, runs in a temporary folder, and reading them back."""
 
 import csv
+import importlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -24,6 +26,11 @@ from server_app.runfolder import RunFolder
 from strategies.settings import Settings, parse
 
 Array = NDArray[np.float64]
+
+# A console keeps for life the width that COLUMNS has when it is made; made now, without one, it
+# takes the width that each test sets.
+os.environ.pop("COLUMNS", None)
+importlib.import_module("bouquet.display")
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every
 # command that they start, those included whose answer to Ctrl-C they test.

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import logging
+import re
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -59,9 +60,8 @@ def test_nobody_else_imports_what_is_private() -> None:
         if file.name == "flower_private.py" or file.relative_to(ROOT).parts[0].startswith("."):
             continue
         for line in file.read_text("utf-8").splitlines():
-            words = line.split()
-            if words[:1] in (["from"], ["import"]) and words[1].startswith("flwr."):
-                assert words[1].removeprefix("flwr.") in PUBLIC, f"{file}: {line}"
+            found = re.match(r"\s*(?:from|import) flwr\.([\w.]+)", line)
+            assert found is None or found[1] in PUBLIC, f"{file}: {line}"
 
 
 @pytest.mark.parametrize("name", NAMES)

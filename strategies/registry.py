@@ -1,5 +1,6 @@
 """Which schemes there are: ours by name, those of installed packages, others by import path."""
 
+import re
 from dataclasses import Field
 from importlib.metadata import entry_points
 
@@ -53,6 +54,8 @@ SCHEMES: dict[str, type[AnyScheme]] = {
 
 # Where installed packages say which schemes they bring.
 ENTRY_POINTS = "bouquet.schemes"
+# What keys begin with that are no scheme's.
+TAKEN = re.compile(r"data|model|personal|join|stage\d*")
 
 
 def lookup(name: str) -> type[AnyScheme] | None:
@@ -81,8 +84,12 @@ def find(name: str) -> type[AnyScheme]:
 def _checked(found: object, name: str) -> type[AnyScheme]:
     if not isinstance(found, type) or not issubclass(found, Scheme):
         raise BadInput(f"scheme {name!r} must be a subclass of bouquet.Scheme, not {found!r}.")
-    if not found.name or (found.name in SCHEMES and SCHEMES[found.name] is not found):
-        raise BadInput(f"scheme {name!r} must have a name of its own, not {found.name!r}.")
+    ours = found.name in SCHEMES and SCHEMES[found.name] is not found
+    if ours or TAKEN.fullmatch(found.name) or not re.fullmatch(r"[a-z][a-z0-9-]*", found.name):
+        raise BadInput(
+            f"scheme {name!r} must have a name of its own, of small letters, digits and dashes, "
+            f"not {found.name!r}."
+        )
     if any(isinstance(value, Field) for value in vars(found).values()):
         raise BadInput(
             f"scheme {name!r} must be made a dataclass, with @dataclass(frozen=True), to have keys."

@@ -324,7 +324,7 @@ def parse(
     settings = Settings(
         run=run,
         data=data,
-        model=replace(model, name=model.name or DATASETS[data.name].model),
+        model=replace(model, name=absolute(model.name) or DATASETS[data.name].model),
         personal=read(PersonalConfig, values, "personal"),
         join=_checked_join(read(JoinConfig, values, "join"), run),
         schemes=tuple(read(scheme, values, scheme.name) for scheme in schemes),
@@ -354,7 +354,8 @@ def _with_pipeline(
         raise BadInput(
             f"rounds is {run.rounds}, but the pipeline's stages have {total}; leave rounds out."
         )
-    pipeline = " ".join(run.pipeline.split())
+    words = [word.rpartition(":") for word in run.pipeline.split()]
+    pipeline = " ".join(f"{absolute(name)}:{count}" for name, _, count in words)
     return replace(
         run, pipeline=pipeline, stage_keys=told, rounds=total, scheme=found[-1].scheme
     ), rest

@@ -19,6 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from bouquet.api import flat as kebab
 from bouquet.engines import simulate, with_nodes
 from client_app.stores import read_state
 from server_app.main import Job
@@ -118,15 +119,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], R
         return runs[settings]
 
     return run
-
-
-def kebab(keys: dict[str, Any], prefix: str = "") -> dict[str, object]:
-    """``local_steps=3, data={"clients": 4}`` as flat keys."""
-    flat: dict[str, object] = {}
-    for name, value in keys.items():
-        full = prefix + name.replace("_", "-")
-        flat |= kebab(value, f"{full}.") if isinstance(value, dict) else {full: value}
-    return flat
 
 
 @dataclass(frozen=True)

@@ -301,8 +301,11 @@ def test_why_a_part_cannot_be_loaded_is_said_in_a_sentence(
         ("number", r"must be a subclass of bouquet\.Scheme, not 7\.$"),
         ("Other", r"must be a subclass of bouquet\.Scheme, not <class"),
         ("instance", r"must be a subclass of bouquet\.Scheme, not FedAlt\("),
-        ("Nameless", r"must have a name of its own, not ''\.$"),
-        ("Copy", r"must have a name of its own, not 'fedalt'\.$"),
+        ("Nameless", r"must have a name of its own, .*not ''\.$"),
+        ("Copy", r"must have a name of its own, .*not 'fedalt'\.$"),
+        ("Taken", r"must have a name of its own, .*not 'data'\.$"),
+        ("Later", r"must have a name of its own, .*not 'stage2'\.$"),
+        ("Odd", r"must have a name of its own, .*not 'my scheme'\.$"),
         ("Bare", r"must be made a dataclass, with @dataclass\(frozen=True\), to have keys\.$"),
     ],
 )
@@ -320,6 +323,9 @@ def test_what_is_no_scheme_is_refused_with_a_sentence(
 
         class Other: pass
         class Nameless(Scheme): pass
+        class Taken(FedAlt): name = "data"
+        class Later(FedAlt): name = "stage2"
+        class Odd(FedAlt): name = "my scheme"
         class Copy(FedAlt): pass
         class Bare(FedAlt):
             name = "bare"

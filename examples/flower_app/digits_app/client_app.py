@@ -23,9 +23,8 @@ class Net(nn.Module):
 
 def load(context: Context) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A client's share: two digits, of which it holds out a quarter."""
-    first = int(context.node_config["partition-id"]) % 10
     images, labels = load_digits(return_X_y=True)
-    own = (labels == first) | (labels == (first + 1) % 10)
+    own = labels // 2 == int(context.node_config["partition-id"]) % 5
     x, y = torch.tensor(images[own] / 16).float(), torch.tensor(labels[own])
     held_out = torch.arange(len(y)) % 4 == 0
     return x[~held_out], y[~held_out], x[held_out], y[held_out]

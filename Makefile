@@ -13,7 +13,7 @@ run: $(READY)
 		-c data.name=digits -c data.clients=20 -c data.classes-per-client=2
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -19,7 +19,6 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from bouquet.api import flat as kebab
 from bouquet.engines import simulate, with_nodes
 from client_app.stores import read_state
 from server_app.main import Job
@@ -119,6 +118,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], R
         return runs[settings]
 
     return run
+
+
+def kebab(keys: dict[str, Any]) -> dict[str, object]:
+    """``local_steps=3, data={"clients": 4}`` as flat keys."""
+    from bouquet.api import flat  # not before the consoles are made
+
+    return flat(keys)
 
 
 @dataclass(frozen=True)

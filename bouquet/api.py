@@ -1,23 +1,25 @@
 """What a program or a notebook uses: simulate, compare, load, and what they return."""
 
+import copy
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import numpy as np
 from torch import nn
 
 from bouquet.display import progress as showing
 from bouquet.engines import simulate as run_jobs
 from bouquet.engines import with_nodes
-from bouquet.runs import Row, read
+from bouquet.runs import Row, read_clients, read_events, read_summary
 from data.memory import write_clients
 from server_app.main import Job
 from server_app.runfolder import RunFolder, new_folder, unused
 from strategies.core.config import Scalar, write
 from strategies.core.errors import BadInput
-from strategies.core.imports import absolute, is_offered, offer
+from strategies.core.imports import is_offered, offer
 from strategies.core.scheme import AnyScheme, Scheme
 from strategies.registry import SCHEMES, find
 from strategies.settings import Settings, parse
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 SchemeLike = str | AnyScheme | type[AnyScheme]
 ModelLike = str | nn.Module | Callable[..., nn.Module]
+MEASURES = ("shared", "shared ±", "personal", "personal ±", "worst client")
+COLUMNS = ("scheme", "seeds", *MEASURES)
 
 
 @dataclass(frozen=True)
@@ -44,17 +48,17 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """How the run ended, as ``summary.json`` has it; empty until it does."""
-        return read(self.folder).summary
+        return read_summary(self.folder / "summary.json")
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """Its rounds, as ``events.jsonl`` has them."""
-        return read(self.folder).events
+        return read_events(self.folder / "events.jsonl")
 
     @property
     def clients(self) -> list[Row]:
         """A row a client, as ``clients.csv`` has them."""
-        return read(self.folder).clients
+        return read_clients(self.folder / "clients.csv")
 
     def shared_model(self) -> nn.Module:
         """The model the server holds, ready to call."""
@@ -146,11 +150,10 @@ class Runs(Sequence[Run]):
 
     def table(self) -> Table:
         """A line a scheme: means over clients, and their standard deviation over seeds."""
-        columns = ("scheme", "seeds", "shared", "± ", "personal", "±", "worst client")
         lines: dict[str, list[dict[str, Any]]] = {}
         for run in self.runs:
             lines.setdefault(str(run.summary["scheme"]), []).append(run.summary)
-        return Table(columns, tuple(_line(name, found) for name, found in lines.items()))
+        return Table(COLUMNS, tuple(_line(*one) for one in lines.items()))
 
 
 def simulate(
@@ -240,8 +243,10 @@ def _values(
     values = keys_of_program(scheme, keys)
     if isinstance(data, str):
         values["data.name"] = data
-    if model:
-        values["model.name"] = absolute(model) if isinstance(model, str) else offer(_factory(model))
+    if not isinstance(model, str):
+        values["model.name"] = offer(factory(model))
+    elif model:
+        values["model.name"] = model
     return values
 
 
@@ -256,7 +261,7 @@ def keys_of_program(scheme: SchemeLike, keys: Mapping[str, Any]) -> dict[str, ob
 def told_of(scheme: SchemeLike) -> dict[str, object]:
     """A scheme as keys: its name, and its own where it is more than a name."""
     if isinstance(scheme, str):
-        return {"scheme": absolute(scheme)}
+        return {"scheme": scheme}
     kind = scheme if isinstance(scheme, type) else type(scheme)
     if not issubclass(kind, Scheme):
         raise BadInput(f"scheme must be a name, or a subclass of bouquet.Scheme, not {scheme!r}.")
@@ -265,12 +270,10 @@ def told_of(scheme: SchemeLike) -> dict[str, object]:
     return {**own, "scheme": name}
 
 
-def _factory(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+def factory(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """What makes the model: a module is copied, so that the user's own stays as it is."""
     if not isinstance(model, nn.Module):
         return model
-    import copy
-
     return lambda shape, classes: copy.deepcopy(model)
 
 
@@ -332,8 +335,6 @@ def _refuse_objects(settings: Settings, engine: str) -> None:
 
 
 def _line(name: str, summaries: Sequence[dict[str, Any]]) -> tuple[str | float, ...]:
-    import numpy as np
-
     columns = {w: np.array([_mean(one, w) for one in summaries]) for w in ("shared", "personal")}
     what = _measure(summaries[0])
     end = "min" if what == "accuracy" else "max"

@@ -790,16 +790,16 @@ def _values(
     if resume is not None and out is not None:
         raise BadInput("--resume goes on in the run's own folder; it does not go with --out.")
     values = {} if config is None else read_toml(config)
-    named = dict(pair.split("=", 1) for pair in keys or [] if pair.startswith(("scheme=", "pipe")))
-    known = {one.name: one for one in all_keys(schemes_of(values | named))}
-    refuse_unknown(map(plain_name, values), known)
+    pairs = {}
     for pair in keys or []:
         name, equals, text = pair.partition("=")
-        name = name.strip()
         if not equals:
             raise BadInput(f"-c takes KEY=VALUE, not {pair!r}.")
-        refuse_unknown([plain_name(name)], known)
-        values[name] = _value(text.strip(), known[plain_name(name)])
+        pairs[name.strip()] = text.strip()
+    known = {one.name: one for one in all_keys(schemes_of(values | pairs))}
+    refuse_unknown(map(plain_name, [*values, *pairs]), known)
+    for name, text in pairs.items():
+        values[name] = _value(text, known[plain_name(name)])
     if out is not None:
         values["out"] = str(out)
     return values

@@ -43,6 +43,7 @@ from server_app.main import WRONG_INPUT
 from server_app.runfolder import RunFolder, new_folder, resumed
 from strategies.core.errors import BadInput, RunFailed
 from strategies.core.imports import is_path
+from strategies.registry import SCHEMES
 from strategies.settings import Settings, parse
 
 HOST = "127.0.0.1"
@@ -349,8 +350,9 @@ def hosts_of(settings: Settings, folder: RunFolder) -> list[Host]:
         )
     names = [f"node{place:0{len(str(nodes - 1))}d}" for place in range(nodes)]
     # Who deploys on this machine owns the devices, too.
-    parts = [*(stage.scheme for stage in settings.stages), settings.model.name]
-    named = tuple(part for part in dict.fromkeys(parts) if is_path(part))
+    schemes = [stage.scheme for stage in settings.stages if stage.scheme not in SCHEMES]
+    models = [settings.model.name] if is_path(settings.model.name) else []
+    named = tuple(dict.fromkeys([*schemes, *models]))
     return [
         Host(name, tuple(clients[place::nodes]), disks / name, settings.data.path, named)
         for place, name in enumerate(names)

@@ -9,7 +9,6 @@ What is personal stays on the nodes: in their Context, or on their disk where th
 ``state-dir``. A message says what to do and with which keys; model and data are the app's own.
 """
 
-import copy
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
-from bouquet.api import ModelLike, SchemeLike, flat, told_of
+from bouquet.api import ModelLike, SchemeLike, factory, flat, told_of
 from bouquet.flower_private import HttpGrid, log
 from client_app.device import Device, device
 from client_app.main import answering, at_work, hosts, own_store
@@ -43,11 +42,13 @@ from server_app.roster import Roster
 from server_app.runfolder import new_name
 from strategies.core import wire
 from strategies.core.errors import BadInput, RunFailed
-from strategies.core.imports import is_path, offer
+from strategies.core.imports import offer
 from strategies.core.scheme import AnyScheme
 from strategies.core.task import Task
 from strategies.core.trees import Tree
+from strategies.registry import SCHEMES
 from strategies.settings import DTYPES, Settings, parse
+from strategies.stages import named_schemes
 
 # What follows a message, and what Flower lets stand around it.
 Follow = Callable[[Message, Context], Message]
@@ -293,11 +294,12 @@ class _Parts:
     def _refuse_strangers(self, message: Message) -> None:
         """Refuse settings that name code which is not the app's, before any of it is loaded."""
         values: Mapping[str, object] = message.content.config_records.get(wire.SETTINGS, {})
-        scheme = str(values.get("scheme", ""))
-        if is_path(scheme) and scheme not in self.schemes:
-            raise BadInput(
-                f"scheme {scheme!r} is not one of this app's; client_app(schemes=[...]) lets it in."
-            )
+        for name in named_schemes(values):
+            if name not in SCHEMES and name not in self.schemes:
+                raise BadInput(
+                    f"scheme {name!r} is not one of this app's; client_app(schemes=[...]) lets it "
+                    "in."
+                )
         if values.get("pipeline") or values.get("stage-keys"):
             raise BadInput("pipeline must be empty in a Flower app.")
 
@@ -329,7 +331,7 @@ def _model(model: ModelLike | ModelConfig) -> tuple[ModelConfig, Maker | None]:
     kind = type(model) if isinstance(model, nn.Module) else model
     name = f"{kind.__module__}:{getattr(kind, '__qualname__', 'model')}"
     if isinstance(model, nn.Module):
-        return ModelConfig(name=name), lambda shape, classes: copy.deepcopy(model)
+        return ModelConfig(name=name), factory(model)
     try:
         inspect.signature(model).bind()
     except TypeError:

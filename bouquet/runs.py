@@ -123,8 +123,8 @@ def read(path: Path, name: str = "", events: list[dict[str, Any]] | None = None)
         name=name or path.name,
         config=_read_config(path / "config.toml"),
         events=read_events(path / "events.jsonl") if events is None else events,
-        clients=_read_clients(path / "clients.csv"),
-        summary=_read_summary(path / "summary.json"),
+        clients=read_clients(path / "clients.csv"),
+        summary=read_summary(path / "summary.json"),
         seen=max((_modified(path / file) for file in ("config.toml", "events.jsonl")), default=0.0),
     )
 
@@ -236,7 +236,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _read_clients(path: Path) -> list[Row]:
+def read_clients(path: Path) -> list[Row]:
+    """A table of clients; empty where there is none."""
     rows = []
     for row in csv.DictReader(_text(path).splitlines()):
         if row.get("client"):
@@ -253,7 +254,8 @@ def _cell(column: str, text: object) -> float | str | None:
         return text or None
 
 
-def _read_summary(path: Path) -> dict[str, Any]:
+def read_summary(path: Path) -> dict[str, Any]:
+    """How a run ended; empty until it does."""
     try:
         summary = json.loads(_text(path))
     except ValueError:

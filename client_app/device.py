@@ -32,17 +32,20 @@ class Device:
 
     def refuse_strangers(self, values: Mapping[str, object]) -> None:
         """Refuse settings that name code the owner did not allow, before any of it is loaded."""
-        stages = [word.rpartition(":")[0] for word in str(values.get("pipeline", "")).split()]
-        names = {"scheme": [str(values.get("scheme", "")), *stages]}
-        names["model.name"] = [str(values.get("model.name", ""))]
-        for key, found in names.items():
-            for name in found:
-                if is_path(name) and name not in self.allowed:
-                    raise BadInput(
-                        f"{key} {name!r} is not allowed on the device of client "
-                        f"{', '.join(self.clients)}: its owner lets it in with bouquet node "
-                        f"--allow {name}."
-                    )
+        from strategies.registry import SCHEMES  # torch, which starting a node does not need
+        from strategies.stages import named_schemes
+
+        # A scheme that is not ours may also be an installed package's, by a plain name.
+        named = [("scheme", name) for name in named_schemes(values) if name not in SCHEMES]
+        model = str(values.get("model.name", ""))
+        named += [("model.name", model)] if is_path(model) else []
+        for key, name in named:
+            if name not in self.allowed:
+                raise BadInput(
+                    f"{key} {name!r} is not allowed on the device of client "
+                    f"{', '.join(self.clients)}: its owner lets it in with bouquet node "
+                    f"--allow {name}."
+                )
 
     @property
     def runs(self) -> Path:

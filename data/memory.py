@@ -29,10 +29,7 @@ def write_clients(source: object, folder: Path) -> None:
     folder : Path
         A new directory.
     """
-    clients = dict(_pairs(source))
-    if not clients:
-        raise BadInput("data must have at least one client, and has none.")
-    for client, parts in clients.items():
+    for client, parts in _clients(source).items():
         place = folder / file_name(client)
         place.mkdir(parents=True)
         names = ("all",) if len(parts) == 2 else ("train", "test")
@@ -60,7 +57,7 @@ def in_memory(source: object, classes: int, seed: int, dtype: torch.dtype) -> Fe
     dtype : torch.dtype
         Of the inputs, unless they are whole numbers.
     """
-    parts = {client: _examples(held, client) for client, held in sorted(_pairs(source))}
+    parts = {client: _examples(held, client) for client, held in sorted(_clients(source).items())}
     found = [int(y.max(initial=-1)) + 1 for both in parts.values() for _, y in both]
     classes = classes or max(found)
     if max(found) > classes:
@@ -82,6 +79,17 @@ def _examples(held: Sequence[Any], client: str) -> list[tuple[Array, NDArray[np.
             )
         found.append((x, checked_labels(y, f"data: client {client!r}")))
     return found
+
+
+def _clients(source: object) -> dict[str, Sequence[Any]]:
+    clients: dict[str, Sequence[Any]] = {}
+    for client, held in _pairs(source):
+        if client in clients:
+            raise BadInput(f"data: there are two clients {client!r}; each must be there once.")
+        clients[client] = held
+    if not clients:
+        raise BadInput("data must have at least one client, and has none.")
+    return clients
 
 
 def _pairs(source: object) -> Iterable[tuple[str, Sequence[Any]]]:
@@ -107,7 +115,7 @@ def _parts(held: Any, client: str) -> Sequence[Any]:
         if examples and all(isinstance(one, (tuple, list)) and len(one) == 2 for one in examples):
             return (
                 np.stack([_array(x, client) for x, _ in examples]),
-                np.array([int(y) for _, y in examples]),
+                np.stack([_array(y, client) for _, y in examples]),
             )
     raise BadInput(
         f"data: what client {client!r} has must be (x, y), (x, y, x_test, y_test) or a data set of "
@@ -116,7 +124,10 @@ def _parts(held: Any, client: str) -> Sequence[Any]:
 
 
 def _array(part: Any, client: str) -> Array:
-    found = part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else np.asarray(part)
+    try:
+        found = part.detach().cpu().numpy() if isinstance(part, torch.Tensor) else np.asarray(part)
+    except ValueError as error:  # rows of unequal length
+        raise BadInput(f"data: client {client!r} must have arrays of numbers: {error}.") from error
     if found.dtype.kind not in "iufb":
         raise BadInput(f"data: client {client!r} must have numbers, not {found.dtype}.")
     return found

@@ -31,7 +31,7 @@ from strategies.core.imports import absolute
 from strategies.core.scheme import AnyScheme
 from strategies.core.server_optimizers import KINDS, Optimized, ServerOptimizer
 from strategies.registry import SCHEMES, find, lookup
-from strategies.stages import Stage, is_own, keys_of_stage, own_keys, stages
+from strategies.stages import Stage, is_own, keys_of_stage, named_schemes, own_keys, stages
 
 Kind = TypeVar("Kind", bound=AnyScheme)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -277,10 +277,8 @@ def all_keys(schemes: Sequence[type[AnyScheme]] = tuple(SCHEMES.values())) -> li
 
 def schemes_of(values: Mapping[str, object]) -> list[type[AnyScheme]]:
     """Our schemes, and those from outside that keys name."""
-    stages = [word.rpartition(":")[0] for word in str(values.get("pipeline", "")).split()]
-    named = [str(values.get("scheme", "")), *stages]
     known = dict(SCHEMES)
-    for name in filter(None, named):
+    for name in named_schemes(values):
         scheme = lookup(name)  # where there is none, it is refused where it is used
         if scheme is not None and known.setdefault(scheme.name, scheme) is not scheme:
             raise BadInput(

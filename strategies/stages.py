@@ -63,6 +63,12 @@ def stages(pipeline: str, scheme: str, rounds: int) -> tuple[Stage, ...]:
     return tuple(found)
 
 
+def named_schemes(values: Mapping[str, object]) -> list[str]:
+    """The schemes that flat keys name: the run's, and those of a pipeline's stages."""
+    stages = [word.rpartition(":")[0] for word in str(values.get("pipeline", "")).split()]
+    return [name for name in (str(values.get("scheme", "")), *stages) if name]
+
+
 def own_keys(values: Mapping[str, object], count: int) -> tuple[str, dict[str, object]]:
     """The stages' own keys as one text, and the other keys.
 

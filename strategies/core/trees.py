@@ -5,6 +5,7 @@ each client), such as ``Personal(v=..., alpha=...)``. Everything that is stored 
 a record, and :func:`flatten` and :func:`unflatten` turn it into one tree and back.
 """
 
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
@@ -107,8 +108,9 @@ def _planted(tree: Tree) -> Forest:
     return forest
 
 
+@functools.cache
 def extended(record: type, **fields: Any) -> Any:
-    """A record type with more fields at its end, by name and type."""
+    """A record type with more fields at its end, by name and type; made once."""
     hints = get_type_hints(record)
     known = [(name, hints[name]) for name in _fields(record)]
     return NamedTuple(record.__name__, [*known, *fields.items()])

@@ -153,6 +153,7 @@ def test_a_wrong_key_is_refused_in_one_sentence_and_nothing_is_written(
     ("words", "said"),
     [
         (["simulate", "-c", "rounds"], "-c takes KEY=VALUE, not 'rounds'."),
+        (["simulate", "-c", "pipeline"], "-c takes KEY=VALUE, not 'pipeline'."),
         (["simulate", "-c", "=3"], "Unknown key : "),
         (["simulate", "--config", "nowhere.toml"], "nowhere.toml cannot be read (No such file"),
         (["simulate", "--resume", "nowhere"], "--resume: nowhere holds no run"),

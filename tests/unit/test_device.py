@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
 from bouquet.engines import InlineGrid
 from client_app.device import Device, device
 from client_app.main import app
+from client_app.orders import read_order
 from client_app.stores import FORMAT, DeviceStore, read_state
 from server_app.roster import message
 from strategies.core import wire
@@ -153,3 +154,35 @@ def test_a_device_never_reads_the_servers_path(tmp_path: Path) -> None:
     keys: dict[str, object] = {"data.name": "folder", "data.path": str(tmp_path)}
     reply = answer(keys, {"client-id": "a", "state-dir": str(tmp_path)})
     assert "data.path" in str(reply.content.config_records[wire.NOTE]["refused"])
+
+
+@pytest.mark.parametrize(
+    ("values", "key", "name"),
+    [
+        ({"scheme": "./mine.py:Mine"}, "scheme", "./mine.py:Mine"),
+        ({"pipeline": "fedavg:2 pack.mine:Mine:3"}, "scheme", "pack.mine:Mine"),
+        ({"scheme": "installed"}, "scheme", "installed"),  # a package's, by its entry point
+        ({"scheme": "apfl", "model.name": "pack.nets:Net"}, "model.name", "pack.nets:Net"),
+    ],
+)
+def test_a_device_loads_no_code_its_owner_did_not_allow(
+    values: dict[str, object], key: str, name: str
+) -> None:
+    config = {"client-id": "north", "state-dir": "state"}
+    own, trusting = device(config), device(config | {"allow": f"other:Part, {name}"})
+    assert own is not None
+    assert trusting is not None
+    with pytest.raises(BadInput, match=rf"^{key} '{name}' is not allowed .*north.*--allow {name}"):
+        own.refuse_strangers(values)
+    trusting.refuse_strangers(values)
+    own.refuse_strangers({"scheme": "apfl", "pipeline": "fedavg:2 finetune:1", "model.name": "mlp"})
+
+
+def test_what_is_not_allowed_is_refused_before_it_is_imported(tmp_path: Path) -> None:
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')")
+    own = device({"client-id": "north", "state-dir": str(tmp_path)})
+    content = RecordDict({wire.SETTINGS: ConfigRecord({"scheme": f"{trap}:Mine"})})
+    with pytest.raises(BadInput, match="is not allowed on the device"):
+        read_order(Message(content, 1, "train"), own)
+    assert not (tmp_path / "sprung").exists()

@@ -271,23 +271,23 @@ def test_runs_are_overlaid_and_told_to_screen_readers(page: Page, tmp_path: Path
         )
 
 
-def test_a_thousand_clients_and_rounds_are_there_soon(page: Page, tmp_path: Path) -> None:
+def test_a_thousand_clients_and_rounds_are_there_in_two_seconds(page: Page, tmp_path: Path) -> None:
     many(tmp_path / "run", 1000, 1000)
     with serving(tmp_path) as visitor:
         took = []
-        for _ in range(3):  # others use this machine too
+        for _ in range(8):  # others use this machine too
             page.open("about:blank")
             started = time.monotonic()
             visit(page, visitor.port)
             page.wait(f"{ROWS}.length === 500")
             took.append(time.monotonic() - started)
-        assert min(took) < 10  # two seconds on a machine that does nothing else
+        assert min(took) < 2
         # The history has been read: this process serves it, and must be free to look at its clock.
         spread = "document.querySelector('#spreads canvas')?.getAttribute('aria-label') ?? ''"
         page.wait(f"({spread}).includes('in round 1000')")
         started = time.monotonic()
         page.run("document.querySelector('[data-column=alpha]').click()")
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 1
         painted = (
             "(() => { const c = document.getElementById('participation');"
             "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
@@ -297,7 +297,7 @@ def test_a_thousand_clients_and_rounds_are_there_soon(page: Page, tmp_path: Path
         started = time.monotonic()
         page.run("document.querySelector('[data-client]').click()")
         page.wait("document.querySelectorAll('#client-course canvas').length > 1")
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 1
         told = visitor.get("/api/history", {"name": "run"}).text
         assert len(told) < 1_000_000  # of 70 million that the file has
 

@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bouquet.deployment import deploy, hosts_of, prepared
-from client_app.record import read_records
+from bouquet.client_app.audit import read_records
+from bouquet.deploy.deployment import deploy, hosts_of, prepared
 
 ROUNDS = 8
 

@@ -64,9 +64,9 @@ def plain_loop(name: str, scheme: str, clients: int) -> list[float]:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from client_app.node import problem
-    from models import build
-    from strategies.settings import parse
+    from bouquet.models import build
+    from bouquet.problem import problem
+    from bouquet.settings import parse
 
     torch.set_num_threads(1)
     settings = parse(keys(name, scheme, clients))
@@ -129,9 +129,9 @@ def plain_loop(name: str, scheme: str, clients: int) -> list[float]:
 def bouquet(name: str, scheme: str, engine: str, clients: int) -> list[float]:
     """Seconds per round of a simulation."""
     from bouquet.engines import simulate, with_nodes
-    from server_app.main import Job
-    from server_app.runfolder import RunFolder
-    from strategies.settings import parse
+    from bouquet.server_app.main import Job
+    from bouquet.settings import parse
+    from bouquet.storage.runfolder import RunFolder
 
     seconds: list[float] = []
     settings = with_nodes(parse(keys(name, scheme, clients)))

@@ -6,14 +6,15 @@
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bouquet.api import Run, Runs, Table, compare, load, simulate
-    from strategies.core.config import key
-    from strategies.core.errors import BadInput, RunFailed
-    from strategies.core.scheme import Averaging, Model, Round, Scheme, Work
-    from strategies.core.trees import Nothing, Tree
+    from bouquet.core.config import key
+    from bouquet.core.errors import BadInput, RunFailed
+    from bouquet.core.scheme import Averaging, Model, Round, Scheme, Work
+    from bouquet.core.trees import Nothing, Tree
 
 __all__ = [
     "Averaging",
@@ -34,13 +35,18 @@ __all__ = [
     "simulate",
 ]
 
+# In a checkout and in Flower's bundle these folders stand beside this one; a wheel has them in it.
+_ROOT = Path(__file__).parent.parent
+if not (Path(__file__).parent / "strategies").exists() and (_ROOT / "strategies").exists():
+    __path__.append(str(_ROOT))
+
 # Where each name is. Most of them import PyTorch, which takes seconds: not before it is needed.
 _HOMES = {
     "bouquet.api": ("Run", "Runs", "Table", "compare", "load", "simulate"),
-    "strategies.core.config": ("key",),
-    "strategies.core.errors": ("BadInput", "RunFailed"),
-    "strategies.core.scheme": ("Averaging", "Model", "Round", "Scheme", "Work"),
-    "strategies.core.trees": ("Nothing", "Tree"),
+    "bouquet.core.config": ("key",),
+    "bouquet.core.errors": ("BadInput", "RunFailed"),
+    "bouquet.core.scheme": ("Averaging", "Model", "Round", "Scheme", "Work"),
+    "bouquet.core.trees": ("Nothing", "Tree"),
 }
 
 

@@ -1,5 +1,5 @@
 """``python -m bouquet``."""
 
-from bouquet.cli import main
+from bouquet.cli.main import main
 
 main()

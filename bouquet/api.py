@@ -1,8 +1,7 @@
 """What a program or a notebook uses: simulate, compare, load, and what they return."""
 
-import copy
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -10,25 +9,23 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 from torch import nn
 
-from bouquet.display import progress as showing
+from bouquet.continuing import new_folder
+from bouquet.core.errors import BadInput
+from bouquet.data.memory import write_clients
 from bouquet.engines import simulate as run_jobs
 from bouquet.engines import with_nodes
-from bouquet.runs import Row, read_clients, read_events, read_summary
-from data.memory import write_clients
-from server_app.main import Job
-from server_app.runfolder import RunFolder, new_folder, unused
-from strategies.core.config import Scalar, write
-from strategies.core.errors import BadInput
-from strategies.core.imports import is_offered, offer
-from strategies.core.scheme import AnyScheme, Scheme
-from strategies.registry import SCHEMES, find
-from strategies.settings import Settings, parse
+from bouquet.imports import is_offered, offer
+from bouquet.objects import ModelLike, SchemeLike, factory, flat, told_of
+from bouquet.progress import progress as showing
+from bouquet.server_app.main import Job
+from bouquet.settings import Settings, parse
+from bouquet.storage.runfolder import RunFolder, unused
+from bouquet.storage.runs import Row, read_clients, read_events, read_summary
+from bouquet.strategies.registry import find
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SchemeLike = str | AnyScheme | type[AnyScheme]
-ModelLike = str | nn.Module | Callable[..., nn.Module]
 MEASURES = ("shared", "shared ±", "personal", "personal ±", "worst client")
 COLUMNS = ("scheme", "seeds", *MEASURES)
 
@@ -256,34 +253,6 @@ def keys_of_program(scheme: SchemeLike, keys: Mapping[str, Any]) -> dict[str, ob
     if "clients" in values:
         values["data.clients"] = values.pop("clients")
     return told_of(scheme) | values
-
-
-def told_of(scheme: SchemeLike) -> dict[str, object]:
-    """A scheme as keys: its name, and its own where it is more than a name."""
-    if isinstance(scheme, str):
-        return {"scheme": scheme}
-    kind = scheme if isinstance(scheme, type) else type(scheme)
-    if not issubclass(kind, Scheme):
-        raise BadInput(f"scheme must be a name, or a subclass of bouquet.Scheme, not {scheme!r}.")
-    name = kind.name if SCHEMES.get(kind.name) is kind else offer(kind)
-    own: Mapping[str, Scalar] = {} if isinstance(scheme, type) else write(scheme, kind.name)
-    return {**own, "scheme": name}
-
-
-def factory(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """What makes the model: a module is copied, so that the user's own stays as it is."""
-    if not isinstance(model, nn.Module):
-        return model
-    return lambda shape, classes: copy.deepcopy(model)
-
-
-def flat(keys: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Keys as a program writes them, ``apfl={"alpha_lr": 0.1}``, as everyone else does."""
-    found: dict[str, object] = {}
-    for name, value in keys.items():
-        full = prefix + name.replace("_", "-")
-        found |= flat(value, f"{full}.") if isinstance(value, Mapping) else {full: value}
-    return found
 
 
 def _run(

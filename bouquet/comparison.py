@@ -7,11 +7,11 @@ from pathlib import Path
 
 import tomli_w
 
-from server_app.runfolder import RunFolder, read_toml
-from strategies.core.errors import BadInput
-from strategies.core.files import write_atomically
-from strategies.core.imports import absolute
-from strategies.registry import find
+from bouquet.core.errors import BadInput
+from bouquet.imports import absolute
+from bouquet.storage.files import write_atomically
+from bouquet.storage.runfolder import RunFolder, read_toml
+from bouquet.strategies.registry import find
 
 FILE = "compare.toml"
 

@@ -7,31 +7,21 @@ arithmetic on both, so the same seed and number of nodes give the same weights.
 
 import logging
 import os
-import secrets
 import threading
-import uuid
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import ServerApp
 
-from bouquet.flower_private import SUPERLINK_NODE_ID, ErrorCode, Run, TaskIdentity, give_id
-from client_app.main import app as client_app
-from client_app.main import forget
-from server_app.main import Job, make_app
-from server_app.roster import exchange
-from strategies.core.errors import BadInput, RunFailed
-from strategies.settings import Settings
-
-
-def workers() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+from bouquet.client_app.main import app as client_app
+from bouquet.client_app.main import forget
+from bouquet.core.errors import BadInput, RunFailed
+from bouquet.flower.inline import InlineGrid, workers
+from bouquet.server_app.main import Job, make_app
+from bouquet.settings import Settings
 
 
 def with_nodes(settings: Settings) -> Settings:
@@ -72,8 +62,8 @@ def simulate(jobs: Sequence[Job], engine: str) -> list[dict[str, Any]]:
     return summaries
 
 
-class InlineGrid(Grid):
-    """A Flower Grid whose nodes are threads of this process.
+class LocalNodes(InlineGrid):
+    """Nodes that are threads of this process; what they keep is forgotten when they are closed.
 
     Parameters
     ----------
@@ -84,87 +74,12 @@ class InlineGrid(Grid):
     """
 
     def __init__(self, nodes: int, app: ClientApp = client_app) -> None:
-        self._app = app
-        self._run = Run.create_empty(run_id=secrets.randbits(62))
-        self._contexts = {
-            place + 1: Context(
-                run_id=self._run.run_id,
-                node_id=place + 1,
-                node_config={"partition-id": place, "num-partitions": nodes},
-                state=RecordDict(),
-                run_config={},
-            )
-            for place in range(nodes)
-        }
-        # OpenMP's number of threads belongs to a thread, so each one sets its own.
-        self._pool = ThreadPoolExecutor(workers(), "node", torch.set_num_threads, (1,))
-        self._replies: dict[str, Future[Message]] = {}
-        TaskIdentity.task_id, TaskIdentity.run_id = 1, self._run.run_id
-        TaskIdentity.node_id = SUPERLINK_NODE_ID
-
-    def close(self) -> None:
-        """End the threads and forget what the nodes kept."""
-        self._pool.shutdown(cancel_futures=True)
-        forget()
-
-    def set_run(self, run: Run) -> None:
-        """Set the run messages belong to."""
-        self._run = run
-
-    @property
-    def run(self) -> Run:
-        """The run messages belong to."""
-        return replace(self._run)
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Make a message, as Flower's older apps do."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """The nodes there are."""
-        return list(self._contexts)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Give messages to their nodes."""
-        ids = []
-        for message in messages:
-            one = str(uuid.uuid4())
-            give_id(message, one)
-            self._replies[one] = self._pool.submit(self._answer, message)
-            ids.append(one)
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Replies that have arrived."""
-        ready = [one for one in message_ids if one in self._replies and self._replies[one].done()]
-        return [self._replies.pop(one).result() for one in ready]
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Send messages and wait for the replies."""
-        return exchange(self, list(messages), timeout or 0.0, threading.Event())
-
-    def _answer(self, message: Message) -> Message:
-        context = self._contexts[message.metadata.dst_node_id]
-        try:
-            return self._app(message=message, context=context)
-        except Exception as error:  # a node that fails answers with an error, as in Flower
-            reason = f"{type(error).__name__}: {error}"
-            failed = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason)
-            return Message(failed, reply_to=message)
+        super().__init__(nodes, app, forget)
 
 
 def _run_inline(server_app: ServerApp, nodes: int) -> None:
     threads = torch.get_num_threads()
-    grid = InlineGrid(nodes)
+    grid = LocalNodes(nodes)
     context = Context(
         run_id=grid.run.run_id, node_id=0, node_config={}, state=RecordDict(), run_config={}
     )

@@ -4,7 +4,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-APP = Path(__file__).parent.parent
+PACKAGE = Path(__file__).parent
+APP = PACKAGE.parent
+# Folders that stand beside the package in a checkout and in a bundle; a wheel has them in it.
+BESIDE = ("client_app/", "models/", "server_app/", "strategies/")
 
 
 def manifest() -> Path:

@@ -15,17 +15,18 @@ from pathlib import Path
 
 from torch import nn
 
-from bouquet.deployment import disks_of
-from bouquet.engines import InlineGrid
-from client_app.predictor import Predictor, find_predictor, read_predictor, written
-from models import build
-from server_app.loop import _exchange, _hold_back, _state_folder, _strategy
-from server_app.roster import Client, Roster
-from server_app.runfolder import Checkpoint, RunFolder
-from strategies.core import wire
-from strategies.core.errors import BadInput
-from strategies.core.files import file_name
-from strategies.settings import Settings
+from bouquet.client_app.predictor import Predictor, find_predictor, read_predictor, written
+from bouquet.continuing import settings_of
+from bouquet.core.errors import BadInput
+from bouquet.deploy.deployment import disks_of
+from bouquet.engines import LocalNodes
+from bouquet.flower import wire
+from bouquet.models import build
+from bouquet.server_app.loop import _exchange, _hold_back, _state_folder, _strategy
+from bouquet.server_app.membership import Client, Roster
+from bouquet.settings import Settings
+from bouquet.storage.files import file_name
+from bouquet.storage.runfolder import Checkpoint, RunFolder
 
 
 def predictor_of(run: Path, client: str) -> Predictor:
@@ -53,10 +54,10 @@ def shared_model(run: Path) -> nn.Module:
         A run's folder, finished or stopped.
     """
     folder = RunFolder(run)
-    settings, saved = folder.read_config(), folder.read_checkpoint()
+    settings, saved = settings_of(folder), folder.read_checkpoint()
     told = settings.with_run(store="disk")
     stage = told.stages[saved.stage - 1]
-    with closing(InlineGrid(1)) as grid:
+    with closing(LocalNodes(1)) as grid:
         roster = Roster()
         roster.update(grid, told, str(folder.states), threading.Event())
         _hold_back(settings, roster)
@@ -79,7 +80,7 @@ def shared_model(run: Path) -> nn.Module:
 
 def rebuild(folder: RunFolder, client: str, into: Path) -> Path:
     """Write the model of a client, and of those on its node, to a folder; returns its file."""
-    settings, saved = folder.read_config(), folder.read_checkpoint()
+    settings, saved = settings_of(folder), folder.read_checkpoint()
     nodes = [len(event["hosts"]) for event in folder.read_events(saved.round) if "hosts" in event]
     if not nodes:
         raise BadInput(f"{folder.path} has not finished a round yet, so nobody has a model.")
@@ -87,7 +88,7 @@ def rebuild(folder: RunFolder, client: str, into: Path) -> Path:
     stage = told.stages[saved.stage - 1]
     home = _home(settings, folder, client, _state_folder(told, stage))
     stop = threading.Event()
-    with closing(InlineGrid(nodes[-1])) as grid:
+    with closing(LocalNodes(nodes[-1])) as grid:
         roster = Roster()
         roster.update(grid, told, str(home), stop)
         _hold_back(settings, roster)

@@ -22,22 +22,24 @@ import torch
 from flwr.app import ConfigRecord, Message, MessageType
 from torch import Tensor
 
-from bouquet.api import SchemeLike, keys_of_program
-from bouquet.engines import InlineGrid, simulate, with_nodes
-from bouquet.runs import read
-from client_app.node import Problem, problem
-from client_app.stores import DiskStore, read_state
-from server_app.main import Job
-from server_app.roster import exchange, message
-from server_app.runfolder import RunFolder
-from strategies.core import wire
-from strategies.core.batches import Plan, draw, gather, steps
-from strategies.core.descent import Sgd
-from strategies.core.round import Part, Total, row_of, united
-from strategies.core.scheme import Federation, Member, Round, Work
-from strategies.core.state import Identity, PersonalState
-from strategies.core.trees import flatten, pick, raw_bytes, unflatten
-from strategies.settings import Settings, parse
+from bouquet.api import keys_of_program
+from bouquet.client_app.stores import DiskStore, read_state
+from bouquet.core.batches import Plan, draw, gather, steps
+from bouquet.core.descent import Sgd
+from bouquet.core.round import Part, Total, row_of, united
+from bouquet.core.scheme import Federation, Member, Round, Work
+from bouquet.core.trees import flatten, pick, raw_bytes, unflatten
+from bouquet.engines import LocalNodes, simulate, with_nodes
+from bouquet.flower import wire
+from bouquet.flower.exchange import exchange
+from bouquet.objects import SchemeLike
+from bouquet.problem import Problem, problem
+from bouquet.server_app.main import Job
+from bouquet.server_app.membership import message
+from bouquet.settings import Settings, parse
+from bouquet.storage.runfolder import RunFolder
+from bouquet.storage.runs import read
+from bouquet.storage.state import Identity, PersonalState
 
 # Clients of unequal size and few of them a round, so that laws are not met by luck.
 SMALL: dict[str, Any] = {
@@ -165,7 +167,7 @@ def sends_nothing_personal(room: Laboratory) -> None:
     keys = {"nodes": 5, "dtype": "float64", "clients_per_round": 0, "store": "disk"}
     settings, folder = room.settings(**keys), room.new().parent
     scheme, task = settings.scheme, problem(settings).task
-    with closing(InlineGrid(settings.run.nodes)) as grid:
+    with closing(LocalNodes(settings.run.nodes)) as grid:
         replies = [
             reply
             for round_ in (1, 2)
@@ -205,7 +207,7 @@ def answers_a_message_delivered_twice_alike(room: Laboratory) -> None:
     """A network may deliver a message again, in any store."""
     for store in ("memory", "context", "disk"):
         settings, folder = room.settings(store=store, clients_per_round=0), room.new()
-        with closing(InlineGrid(settings.run.nodes)) as grid:
+        with closing(LocalNodes(settings.run.nodes)) as grid:
             ask(grid, settings, folder, 1)
             once, again = (ask(grid, settings, folder, 2) for _ in range(2))
         for one, other in zip(once, again, strict=True):
@@ -286,7 +288,7 @@ def as_round(settings: Settings, loaded: Problem, upload: Any) -> Round[Any]:
 
 
 def ask(
-    grid: InlineGrid,
+    grid: LocalNodes,
     settings: Settings,
     folder: Path,
     round_: int,

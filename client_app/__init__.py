@@ -1,5 +1,5 @@
 """The client side: ``client_app:app`` is Flower's ClientApp."""
 
-from client_app.main import app
+from bouquet.client_app.main import app
 
 __all__ = ["app"]

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from strategies.core.errors import BadInput
-from strategies.core.files import file_name
-from strategies.core.imports import is_path
+from bouquet.core.errors import BadInput
+from bouquet.imports import is_path
+from bouquet.storage.files import file_name
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,10 @@ class Device:
 
     def refuse_strangers(self, values: Mapping[str, object]) -> None:
         """Refuse settings that name code the owner did not allow, before any of it is loaded."""
-        from strategies.registry import SCHEMES  # torch, which starting a node does not need
-        from strategies.stages import named_schemes
+        from bouquet.stages import named_schemes
+        from bouquet.strategies.registry import (
+            SCHEMES,  # torch, which starting a node does not need
+        )
 
         # A scheme that is not ours may also be an installed package's, by a plain name.
         named = [("scheme", name) for name in named_schemes(values) if name not in SCHEMES]

@@ -11,18 +11,26 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from bouquet.flower_private import log
-from client_app.device import Device, device
-from client_app.node import Node, Problem, Result, problem, started_from
-from client_app.orders import Order, read_order
-from client_app.record import record
-from client_app.stores import ContextStore, DeviceStore, DiskStore, MemoryStore, Mirrored, Store
-from data.federated import numbered
-from data.prepare import size_warning
-from strategies.core import wire
-from strategies.core.errors import BadInput
-from strategies.core.files import sweep, write_atomically
-from strategies.settings import Settings
+from bouquet.client_app.audit import record
+from bouquet.client_app.device import Device, device
+from bouquet.client_app.node import Node, Result
+from bouquet.client_app.orders import Order, read_order
+from bouquet.client_app.stores import (
+    ContextStore,
+    DeviceStore,
+    DiskStore,
+    MemoryStore,
+    Mirrored,
+    Store,
+)
+from bouquet.core.errors import BadInput
+from bouquet.data.federated import numbered
+from bouquet.data.prepare import size_warning
+from bouquet.flower import wire
+from bouquet.flower.private import log
+from bouquet.problem import Problem, problem, started_from
+from bouquet.settings import Settings
+from bouquet.storage.files import sweep, write_atomically
 
 # The stores of nodes that keep their clients' state in this process's memory, by run
 # folder and node.

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from flwr.app import Message, MessageType
 
-from client_app.device import Device
-from strategies.core import wire
-from strategies.core.errors import BadInput
-from strategies.core.reading import Malformed, ids, listed, number, text, whole
-from strategies.core.trees import Tree, is_finite
-from strategies.settings import Settings, parse
+from bouquet.client_app.device import Device
+from bouquet.core.errors import BadInput
+from bouquet.core.trees import Tree, is_finite
+from bouquet.core.untrusted import Malformed, ids, listed, number, text, whole
+from bouquet.flower import wire
+from bouquet.settings import Settings, parse
 
 
 @dataclass(frozen=True)

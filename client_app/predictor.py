@@ -8,15 +8,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from data.federated import FederatedData, numbered
-from data.prepare import Preparation, Prepared
-from models import ModelConfig, PersonalConfig, build
-from strategies.core.config import read, write
-from strategies.core.errors import BadInput
-from strategies.core.files import BadFile, file_name, seal, unseal, write_atomically
-from strategies.core.task import Task
-from strategies.core.trees import Tree
-from strategies.settings import DTYPES, Settings
+from bouquet.core.config import read, write
+from bouquet.core.errors import BadInput
+from bouquet.core.task import Task
+from bouquet.core.trees import Tree
+from bouquet.data.federated import FederatedData, numbered
+from bouquet.data.prepare import Preparation, Prepared
+from bouquet.models import ModelConfig, PersonalConfig, build
+from bouquet.settings import DTYPES, Settings
+from bouquet.storage.files import BadFile, file_name, seal, unseal, write_atomically
 
 FORMAT = "bouquet-predictor-1"
 

@@ -14,10 +14,10 @@ from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from strategies.core import wire
-from strategies.core.files import check_kind, file_name, put, seal, unseal, write_aside
-from strategies.core.state import BadState, Identity, PersonalState
-from strategies.core.trees import Tree
+from bouquet.core.trees import Tree
+from bouquet.flower import wire
+from bouquet.storage.files import check_kind, file_name, put, seal, unseal, write_aside
+from bouquet.storage.state import BadState, Identity, PersonalState
 
 FORMAT = "bouquet-personal-1"
 

@@ -1,9 +1,9 @@
 """The models clients train, and which of their parameters are personal."""
 
-from models.config import Layout, ModelConfig
-from models.own import Maker, refuse_output
-from models.splits import PersonalConfig, layout_of, offers, personal_names
-from models.zoo import MODELS, ModelInfo, build, refuse_inputs
+from bouquet.models.config import Layout, ModelConfig
+from bouquet.models.custom import Maker, refuse_output
+from bouquet.models.splits import PersonalConfig, layout_of, offers, personal_names
+from bouquet.models.zoo import MODELS, ModelInfo, build, refuse_inputs
 
 __all__ = [
     "MODELS",

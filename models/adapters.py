@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, relu
 
-from models.config import Layout
-from models.images import group_norm
-from models.text import Scores
-from strategies.core.errors import BadInput
+from bouquet.core.errors import BadInput
+from bouquet.models.config import Layout
+from bouquet.models.images import group_norm
+from bouquet.models.text import Scores
 
 
 class Bottleneck(nn.Module):

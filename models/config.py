@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from strategies.core.config import key
+from bouquet.core.config import key
 
 Shape = tuple[int, ...]
 

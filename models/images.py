@@ -4,10 +4,10 @@ import math
 
 from torch import nn
 
-from models.config import Layout, ModelConfig, Shape
-from models.simple import Chain
-from models.vision import torchvision
-from strategies.core.errors import BadInput
+from bouquet.core.errors import BadInput
+from bouquet.models.config import Layout, ModelConfig, Shape
+from bouquet.models.simple import Chain
+from bouquet.models.vision import torchvision
 
 
 def cnn(config: ModelConfig, input_shape: Shape, classes: int) -> nn.Module:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from models.config import Layout, ModelConfig, Shape
+from bouquet.models.config import Layout, ModelConfig, Shape
 
 
 class Chain(nn.Sequential):

@@ -6,10 +6,10 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from models.adapters import add_adapters, add_head, split_input
-from models.config import Layout
-from strategies.core.config import key
-from strategies.core.errors import BadInput
+from bouquet.core.config import key
+from bouquet.core.errors import BadInput
+from bouquet.models.adapters import add_adapters, add_head, split_input
+from bouquet.models.config import Layout
 
 # The splits that add parts of their own to a model, and what those are called.
 ADDED = {

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from models.config import ModelConfig, Shape
-from models.splits import PersonalConfig, layout_of, offers, personal_names
-from models.zoo import build
+from bouquet.models.config import ModelConfig, Shape
+from bouquet.models.splits import PersonalConfig, layout_of, offers, personal_names
+from bouquet.models.zoo import build
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
-from models.config import Layout, ModelConfig, Shape
-from strategies.core.errors import BadInput
+from bouquet.core.errors import BadInput
+from bouquet.models.config import Layout, ModelConfig, Shape
 
 
 def transformer(config: ModelConfig, input_shape: Shape, classes: int) -> nn.Module:

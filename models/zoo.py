@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from models.config import ModelConfig, Shape
-from models.images import cnn, resnet18
-from models.own import Maker, build_own
-from models.simple import linear, mlp, vector
-from models.splits import PersonalConfig, add_parts
-from models.text import char_lstm, transformer
-from strategies.core.errors import BadInput
-from strategies.core.seeding import generator
+from bouquet.core.errors import BadInput
+from bouquet.core.seeding import generator
+from bouquet.models.config import ModelConfig, Shape
+from bouquet.models.custom import Maker, build_own
+from bouquet.models.images import cnn, resnet18
+from bouquet.models.simple import linear, mlp, vector
+from bouquet.models.splits import PersonalConfig, add_parts
+from bouquet.models.text import char_lstm, transformer
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
 """The server side: ``server_app:app`` is Flower's ServerApp."""
 
-from server_app.main import app
+from bouquet.server_app.main import app
 
 __all__ = ["app"]

@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from server_app.adapter import Report
-from server_app.runfolder import RunFolder
-from strategies.core.config import keys_of
-from strategies.core.errors import RunFailed
-from strategies.registry import find
-from strategies.settings import RunConfig, Settings
+from bouquet.core.config import keys_of
+from bouquet.core.errors import RunFailed
+from bouquet.server_app.strategy import Report
+from bouquet.settings import RunConfig, Settings
+from bouquet.storage.runfolder import RunFolder
+from bouquet.strategies.registry import find
 
 
 def stop_if_diverged(

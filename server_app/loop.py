@@ -14,19 +14,20 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from bouquet.flower_private import HttpGrid
-from client_app.node import make_task
-from client_app.stores import DiskStore
-from server_app.adapter import Report, SchemeStrategy, restored
-from server_app.divergence import stop_if_diverged
-from server_app.roster import DEPLOYED_PAUSE, Client, Roster, by_node, exchange, unanswered
-from server_app.runfolder import Checkpoint, RunFolder, new_name
-from strategies.core.errors import BadInput, RunFailed
-from strategies.core.files import BadFile
-from strategies.core.state import Identity
-from strategies.core.trees import Tree, fingerprint, flatten, sha256, unflatten
-from strategies.settings import Settings
-from strategies.stages import Stage
+from bouquet.client_app.stores import DiskStore
+from bouquet.core.errors import BadInput, RunFailed
+from bouquet.core.trees import Tree, fingerprint, flatten, sha256, unflatten
+from bouquet.flower.exchange import DEPLOYED_PAUSE, exchange, unanswered
+from bouquet.flower.private import HttpGrid
+from bouquet.problem import make_task
+from bouquet.server_app.divergence import stop_if_diverged
+from bouquet.server_app.membership import Client, Roster, by_node
+from bouquet.server_app.strategy import Report, SchemeStrategy, restored
+from bouquet.settings import Settings
+from bouquet.stages import Stage
+from bouquet.storage.files import BadFile
+from bouquet.storage.runfolder import Checkpoint, RunFolder, new_name
+from bouquet.storage.state import Identity
 
 Event = dict[str, Any]
 # Seconds to wait for a device where the user sets no limit.
@@ -90,7 +91,7 @@ def run(
         folder.sweep(folder.states if deployed else states)
     elif not deployed and states.exists() and (not states.is_dir() or any(states.iterdir())):
         raise BadInput(f"state-dir: {states} is no empty folder; choose one, or a new one.")
-    folder.write_config(settings)
+    folder.write_config(settings.flat())
     folder.write_name(name)
     folder.write_classes(roster.facts.names if roster.facts else ())
     folder.rewrite_events(events)

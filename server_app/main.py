@@ -10,12 +10,13 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from bouquet.flower_private import HttpGrid, log
-from server_app.loop import Event, run
-from server_app.runfolder import RunFolder, new_folder, resumed
-from strategies.core.errors import BadInput
-from strategies.core.telling import telling
-from strategies.settings import Settings, parse
+from bouquet.continuing import new_folder, resumed
+from bouquet.core.errors import BadInput
+from bouquet.flower.private import HttpGrid, log
+from bouquet.server_app.loop import Event, run
+from bouquet.settings import Settings, parse
+from bouquet.storage.events import telling
+from bouquet.storage.runfolder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import torch
 from flwr.app import Message, MessageType
 from torch import Tensor
 
-from strategies.core import wire
-from strategies.core.errors import BadInput
-from strategies.core.reading import (
+from bouquet.core.errors import BadInput
+from bouquet.core.trees import Tree, is_finite
+from bouquet.core.untrusted import (
     Malformed,
     ids,
     listed,
@@ -26,7 +26,7 @@ from strategies.core.reading import (
     text,
     whole,
 )
-from strategies.core.trees import Tree, is_finite
+from bouquet.flower import wire
 
 RECORDS = (wire.ARRAYS, wire.METRICS, wire.NOTE)
 # Every reply says how long these took.

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from strategies.registry import SCHEMES
+    from bouquet.strategies.registry import SCHEMES
 
 __all__ = ["SCHEMES"]
 
@@ -11,7 +11,7 @@ __all__ = ["SCHEMES"]
 def __getattr__(name: str) -> Any:
     # Not before it is needed: schemes import PyTorch, and errors and keys are below this package.
     if name == "SCHEMES":
-        from strategies.registry import SCHEMES
+        from bouquet.strategies.registry import SCHEMES
 
         return SCHEMES
     raise AttributeError(f"module 'strategies' has no attribute {name!r}")

@@ -31,12 +31,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strategies.core.config import key
-from strategies.core.scheme import AnyScheme, Federation, Records, Round, Work
-from strategies.core.task import Task
-from strategies.core.trees import Tree, extended
-from strategies.core.wrapper import Wrapper
-from strategies.fedavg import FedAvg
+from bouquet.core.config import key
+from bouquet.core.scheme import AnyScheme, Federation, Records, Round, Work
+from bouquet.core.task import Task
+from bouquet.core.trees import Tree, extended
+from bouquet.core.wrapper import Wrapper
+from bouquet.strategies.fedavg import FedAvg
 
 # A weight of exactly 0 could leave a round without any; this much cannot be seen in a mean.
 LEAST = 1e-12

@@ -12,7 +12,7 @@ v_i                   ``personal.v``, starts at the initial w
 v̄_i                   ``mix(v, w, alpha)`` = α v + (1 − α) w
 η                     ``sgd.lr``; for α ``apfl.alpha-lr`` where set
 p_t = (t + a)²        the weight of step t, with a = ``apfl.output-offset``
-v̂_i, ŵ                averages over t; see :mod:`strategies.averaged`
+v̂_i, ŵ                averages over t; see :mod:`bouquet.strategies.averaged`
 ====================  ====================================================
 
 A local step is one joint gradient step on f(w; ξ) + f(α v + (1 − α) [w]; ξ) with
@@ -31,11 +31,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strategies.averaged import Average, Averaged
-from strategies.core.config import key
-from strategies.core.scheme import AnyScheme, Averaging, Model, Work
-from strategies.core.task import Batch, Task
-from strategies.core.trees import Tree, detach, distance, mix, norm
+from bouquet.core.config import key
+from bouquet.core.scheme import AnyScheme, Averaging, Model, Work
+from bouquet.core.task import Batch, Task
+from bouquet.core.trees import Tree, detach, distance, mix, norm
+from bouquet.strategies.averaged import Average, Averaged
 
 
 class Personal(NamedTuple):

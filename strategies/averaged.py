@@ -13,11 +13,11 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from strategies.core.errors import BadInput
-from strategies.core.scheme import Federation, Record, Records, Round, Work
-from strategies.core.task import Batch, Task
-from strategies.core.trees import Tree, extended, mix
-from strategies.core.wrapper import Wrapper
+from bouquet.core.errors import BadInput
+from bouquet.core.scheme import Federation, Record, Records, Round, Work
+from bouquet.core.task import Batch, Task
+from bouquet.core.trees import Tree, extended, mix
+from bouquet.core.wrapper import Wrapper
 
 P = TypeVar("P", bound=Record)
 K = TypeVar("K", bound=Record)

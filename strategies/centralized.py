@@ -6,9 +6,9 @@ client would. Every client is then judged on its own test data as ever.
 
 from dataclasses import dataclass
 
-from strategies.core.errors import BadInput
-from strategies.core.scheme import Federation
-from strategies.fedavg import FedAvg
+from bouquet.core.errors import BadInput
+from bouquet.core.scheme import Federation
+from bouquet.strategies.fedavg import FedAvg
 
 
 @dataclass(frozen=True)

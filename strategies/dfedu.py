@@ -1,6 +1,6 @@
 """dFedU: FedU without a server that mixes; devices do it themselves.
 
-Dinh et al. (2021), algorithm 2; symbols and keys are those of :mod:`strategies.fedu`.
+Dinh et al. (2021), algorithm 2; symbols and keys are those of :mod:`bouquet.strategies.fedu`.
 
 ====================  ======================================================
 paper                 here
@@ -27,12 +27,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strategies import fedu
-from strategies.core.errors import BadInput
-from strategies.core.graphs import OnGraph
-from strategies.core.scheme import Federation, Round, Work
-from strategies.core.task import Task
-from strategies.core.trees import Forest, Tree, distance, mean_of_rows, norm, stack_trees
+from bouquet.core.errors import BadInput
+from bouquet.core.graphs import OnGraph
+from bouquet.core.scheme import Federation, Round, Work
+from bouquet.core.task import Task
+from bouquet.core.trees import Forest, Tree, distance, mean_of_rows, norm, stack_trees
+from bouquet.strategies import fedu
 
 
 class Personal(NamedTuple):

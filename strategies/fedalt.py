@@ -2,7 +2,7 @@
 
 Pillutla et al. (2022), *Federated learning with partial model personalization*,
 algorithm 1 with LocalAlt (algorithm 3); the symbols are those of
-:mod:`strategies.fedsim`.
+:mod:`bouquet.strategies.fedsim`.
 
 ====================  ====================================================
 paper                 here
@@ -15,9 +15,9 @@ paper                 here
 
 from dataclasses import dataclass
 
-from strategies.core.config import MOST_STEPS, key
-from strategies.core.scheme import Model, Work
-from strategies.fedsim import FedSim, Parts, Personal, merge, tuned
+from bouquet.core.config import MOST_STEPS, key
+from bouquet.core.scheme import Model, Work
+from bouquet.strategies.fedsim import FedSim, Parts, Personal, merge, tuned
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ n_k / n               the uploads' weights (``examples``)
 
 from dataclasses import dataclass
 
-from strategies.core.scheme import Averaging, Model, Work
-from strategies.core.trees import Nothing, Tree
+from bouquet.core.scheme import Averaging, Model, Work
+from bouquet.core.trees import Nothing, Tree
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from strategies.core.config import key
-from strategies.core.scheme import Model, Work
-from strategies.core.task import Batch
-from strategies.core.trees import Nothing, Tree, half_square
-from strategies.fedavg import FedAvg
+from bouquet.core.config import key
+from bouquet.core.scheme import Model, Work
+from bouquet.core.task import Batch
+from bouquet.core.trees import Nothing, Tree, half_square
+from bouquet.strategies.fedavg import FedAvg
 
 
 @dataclass(frozen=True)

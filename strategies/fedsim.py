@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from strategies.core.config import key
-from strategies.core.scheme import Model, Round, Scheme, Upload, Work
-from strategies.core.task import Batch, Task
-from strategies.core.trees import Tree, norm
+from bouquet.core.config import key
+from bouquet.core.scheme import Model, Round, Scheme, Upload, Work
+from bouquet.core.task import Batch, Task
+from bouquet.core.trees import Tree, norm
 
 
 class Personal(NamedTuple):

@@ -6,11 +6,11 @@ The baseline every personalization method is compared with ("FedAvg + fine-tunin
 
 from dataclasses import dataclass
 
-from strategies.core.config import MOST_STEPS, key
-from strategies.core.scheme import Model, Work
-from strategies.core.trees import Nothing, Tree
-from strategies.fedavg import FedAvg
-from strategies.fedsim import Parts, merge, split, tuned
+from bouquet.core.config import MOST_STEPS, key
+from bouquet.core.scheme import Model, Work
+from bouquet.core.trees import Nothing, Tree
+from bouquet.strategies.fedavg import FedAvg
+from bouquet.strategies.fedsim import Parts, merge, split, tuned
 
 
 @dataclass(frozen=True)

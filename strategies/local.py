@@ -8,9 +8,9 @@ from the seed, so not one weight crosses the wire.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strategies.core.scheme import Model, Round, Scheme, Work
-from strategies.core.task import Task
-from strategies.core.trees import Nothing, Tree, distance, norm
+from bouquet.core.scheme import Model, Round, Scheme, Work
+from bouquet.core.task import Task
+from bouquet.core.trees import Nothing, Tree, distance, norm
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strategies.core.scheme import Model, Work
-from strategies.core.task import Batch
-from strategies.core.trees import Nothing, Tree
-from strategies.fedavg import FedAvg
+from bouquet.core.scheme import Model, Work
+from bouquet.core.task import Batch
+from bouquet.core.trees import Nothing, Tree
+from bouquet.strategies.fedavg import FedAvg
 
 
 class Large(NamedTuple):

@@ -32,11 +32,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strategies.core.config import key
-from strategies.core.errors import BadInput
-from strategies.core.scheme import Federation, Round, Scheme, Work
-from strategies.core.task import Batch, Task
-from strategies.core.trees import Forest, Tree, mean_of_rows, norm, stack_trees
+from bouquet.core.config import key
+from bouquet.core.errors import BadInput
+from bouquet.core.scheme import Federation, Round, Scheme, Work
+from bouquet.core.task import Batch, Task
+from bouquet.core.trees import Forest, Tree, mean_of_rows, norm, stack_trees
 
 
 class Personal(NamedTuple):

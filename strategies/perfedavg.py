@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from strategies.core.config import MOST_STEPS, key
-from strategies.core.descent import Sgd, functional_gradient
-from strategies.core.scheme import Averaging, Model, Work
-from strategies.core.task import Batch
-from strategies.core.trees import Nothing, Tree, detach, dot
+from bouquet.core.config import MOST_STEPS, key
+from bouquet.core.descent import Sgd, functional_gradient
+from bouquet.core.scheme import Averaging, Model, Work
+from bouquet.core.task import Batch
+from bouquet.core.trees import Nothing, Tree, detach, dot
 
 
 class Triple(NamedTuple):

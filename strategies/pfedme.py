@@ -24,10 +24,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strategies.core.config import MOST_STEPS, key
-from strategies.core.scheme import Averaging, Model, Round, Work
-from strategies.core.task import Batch, Task
-from strategies.core.trees import Tree, distance, half_square, mix, norm
+from bouquet.core.config import MOST_STEPS, key
+from bouquet.core.scheme import Averaging, Model, Round, Work
+from bouquet.core.task import Batch, Task
+from bouquet.core.trees import Tree, distance, half_square, mix, norm
 
 
 class Personal(NamedTuple):

@@ -30,11 +30,11 @@ from typing import NamedTuple
 
 import torch
 
-from strategies.averaged import Average, Averaged
-from strategies.core.config import key
-from strategies.core.scheme import AnyScheme, Averaging, Model, Round, Work
-from strategies.core.task import Task
-from strategies.core.trees import Tree, add, mix, norm
+from bouquet.core.config import key
+from bouquet.core.scheme import AnyScheme, Averaging, Model, Round, Work
+from bouquet.core.task import Task
+from bouquet.core.trees import Tree, add, mix, norm
+from bouquet.strategies.averaged import Average, Averaged
 
 
 class Personal(NamedTuple):

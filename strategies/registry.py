@@ -4,28 +4,28 @@ import re
 from dataclasses import Field
 from importlib.metadata import entry_points
 
-from strategies.afl import AFL
-from strategies.apfl import APFL
-from strategies.centralized import Centralized
-from strategies.core.errors import BadInput
-from strategies.core.imports import imported, is_path
-from strategies.core.scheme import AnyScheme, Scheme
-from strategies.dfedu import DFedU
-from strategies.ditto import Ditto
-from strategies.fedalt import FedAlt
-from strategies.fedavg import FedAvg
-from strategies.fedprox import FedProx
-from strategies.fedsim import FedSim
-from strategies.fedu import FedU
-from strategies.finetune import Finetune
-from strategies.local import Local
-from strategies.minibatch import Minibatch
-from strategies.mocha import Mocha
-from strategies.perfedavg import PerFedAvg
-from strategies.pfedme import PFedMe
-from strategies.plsgd import PLSGD
-from strategies.scaffold import Scaffold
-from strategies.tune import Tune
+from bouquet.core.errors import BadInput
+from bouquet.core.scheme import AnyScheme, Scheme
+from bouquet.imports import imported, is_path
+from bouquet.strategies.afl import AFL
+from bouquet.strategies.apfl import APFL
+from bouquet.strategies.centralized import Centralized
+from bouquet.strategies.dfedu import DFedU
+from bouquet.strategies.ditto import Ditto
+from bouquet.strategies.fedalt import FedAlt
+from bouquet.strategies.fedavg import FedAvg
+from bouquet.strategies.fedprox import FedProx
+from bouquet.strategies.fedsim import FedSim
+from bouquet.strategies.fedu import FedU
+from bouquet.strategies.finetune import Finetune
+from bouquet.strategies.local import Local
+from bouquet.strategies.minibatch import Minibatch
+from bouquet.strategies.mocha import Mocha
+from bouquet.strategies.perfedavg import PerFedAvg
+from bouquet.strategies.pfedme import PFedMe
+from bouquet.strategies.plsgd import PLSGD
+from bouquet.strategies.scaffold import Scaffold
+from bouquet.strategies.tune import Tune
 
 SCHEMES: dict[str, type[AnyScheme]] = {
     scheme.name: scheme

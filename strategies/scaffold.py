@@ -26,10 +26,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from strategies.core.config import key
-from strategies.core.scheme import Round, Scheme, Work
-from strategies.core.task import Batch, Task
-from strategies.core.trees import Tree, dot, norm
+from bouquet.core.config import key
+from bouquet.core.scheme import Round, Scheme, Work
+from bouquet.core.task import Batch, Task
+from bouquet.core.trees import Tree, dot, norm
 
 
 class Personal(NamedTuple):

@@ -2,7 +2,7 @@
 
 The last stage of Pillutla et al. (2022), section 5: after personalized training, or right after
 FedAvg ("FT (part.)"), the clients take steps on v_i with u as it is. In a pipeline the stage is
-called ``finetune``; the symbols are those of :mod:`strategies.fedsim`. Nothing is sent.
+called ``finetune``; the symbols are those of :mod:`bouquet.strategies.fedsim`. Nothing is sent.
 
 v_i goes on from where the stage before left it, or from the warm start where that stage was
 stateless (appendix C.3: what a stateless device had is gone).
@@ -10,9 +10,9 @@ stateless (appendix C.3: what a stateless device had is gone).
 
 from dataclasses import dataclass
 
-from strategies.core.scheme import Model, Round, Work
-from strategies.core.trees import Nothing
-from strategies.fedsim import Partial, Personal, tuned
+from bouquet.core.scheme import Model, Round, Work
+from bouquet.core.trees import Nothing
+from bouquet.strategies.fedsim import Partial, Personal, tuned
 
 
 @dataclass(frozen=True)

@@ -19,18 +19,18 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from bouquet.client_app.stores import read_state
 from bouquet.engines import simulate, with_nodes
-from client_app.stores import read_state
-from server_app.main import Job
-from server_app.runfolder import RunFolder
-from strategies.settings import Settings, parse
+from bouquet.server_app.main import Job
+from bouquet.settings import Settings, parse
+from bouquet.storage.runfolder import RunFolder
 
 Array = NDArray[np.float64]
 
 # A console keeps for life the width that COLUMNS has when it is made; made now, without one, it
 # takes the width that each test sets.
 os.environ.pop("COLUMNS", None)
-importlib.import_module("bouquet.display")
+importlib.import_module("bouquet.cli.display")
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every
 # command that they start, those included whose answer to Ctrl-C they test.

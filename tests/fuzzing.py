@@ -31,27 +31,28 @@ from flwr.app import (
 from flwr.serverapp import Grid
 from torch import nn
 
-from bouquet.engines import InlineGrid, simulate, with_nodes
-from bouquet.flower_private import TaskIdentity, give_id
-from client_app.main import app as client_app
-from client_app.main import forget
-from client_app.node import make_task, problem
-from client_app.stores import read_state
-from server_app import roster as roster_module
-from server_app.adapter import SchemeStrategy
-from server_app.loop import run as run_loop
-from server_app.main import Job
-from server_app.replies import measures
-from server_app.roster import Client, Roster, message
-from server_app.runfolder import RunFolder, resumed, to_json
-from strategies import registry
-from strategies.core import wire
-from strategies.core.errors import BadInput, RunFailed
-from strategies.core.files import BadFile
-from strategies.core.seeding import generator
-from strategies.core.task import Task
-from strategies.core.trees import Tree, flatten, is_finite, sha256
-from strategies.settings import Settings, all_keys, parse
+from bouquet.client_app.main import app as client_app
+from bouquet.client_app.main import forget
+from bouquet.client_app.stores import read_state
+from bouquet.continuing import resumed, settings_of
+from bouquet.core.errors import BadInput, RunFailed
+from bouquet.core.seeding import generator
+from bouquet.core.task import Task
+from bouquet.core.trees import Tree, flatten, is_finite, sha256
+from bouquet.engines import LocalNodes, simulate, with_nodes
+from bouquet.flower import wire
+from bouquet.flower.private import TaskIdentity, give_id
+from bouquet.problem import make_task, problem
+from bouquet.server_app import membership as roster_module
+from bouquet.server_app.loop import run as run_loop
+from bouquet.server_app.main import Job
+from bouquet.server_app.membership import Client, Roster, message
+from bouquet.server_app.replies import measures
+from bouquet.server_app.strategy import SchemeStrategy
+from bouquet.settings import Settings, all_keys, parse
+from bouquet.storage.files import BadFile
+from bouquet.storage.runfolder import RunFolder, to_json
+from bouquet.strategies import registry
 
 Random = np.random.Generator
 Case = Callable[[Random], str]
@@ -197,8 +198,8 @@ def configurations(folder: Path) -> Iterator[Case]:
         for stage in settings.stages[:5]:
             assert settings.in_stage(stage).scheme.name == stage.scheme
         place = RunFolder(folder)
-        place.write_config(settings)
-        assert place.read_config() == settings
+        place.write_config(settings.flat())
+        assert settings_of(place) == settings
         return ACCEPTED
 
     yield case
@@ -354,7 +355,7 @@ def identity() -> Iterator[None]:
 # Introductions
 
 
-class Told(InlineGrid):
+class Told(LocalNodes):
     """Nodes that say at once, and in order, what they are told to."""
 
     def __init__(self, said: Mapping[int, RecordDict | Error]) -> None:
@@ -362,7 +363,7 @@ class Told(InlineGrid):
         self._said, self._ready = said, dict[str, Message]()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """See :class:`InlineGrid`."""
+        """See :class:`LocalNodes`."""
         ids = []
         for number, asked in enumerate(messages, start=len(self._ready)):
             give_id(asked, f"{asked.metadata.dst_node_id}/{number}")
@@ -372,7 +373,7 @@ class Told(InlineGrid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See :class:`InlineGrid`."""
+        """See :class:`LocalNodes`."""
         wanted = set(message_ids)
         return [self._ready.pop(one) for one in list(self._ready) if one in wanted]
 
@@ -620,7 +621,7 @@ def _no_number(word: str) -> float:
 # Whole runs
 
 
-class _Disturbed(InlineGrid):
+class _Disturbed(LocalNodes):
     """Nodes of which one answers nonsense now and then."""
 
     def __init__(self, rng: Random) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import uvicorn
 
-from bouquet.dashboard import make_app
+from bouquet.watch.dashboard import make_app
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from client_app.node import problem
-from strategies import SCHEMES
-from strategies.core.batches import Plan, draw, gather, steps
-from strategies.core.errors import BadInput
-from strategies.core.trees import pick
-from strategies.settings import Settings, parse
+from bouquet.core.batches import Plan, draw, gather, steps
+from bouquet.core.errors import BadInput
+from bouquet.core.trees import pick
+from bouquet.problem import problem
+from bouquet.settings import Settings, parse
+from bouquet.strategies import SCHEMES
 from tests import zoo
 from tests.conftest import Run, kebab
 

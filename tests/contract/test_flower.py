@@ -10,15 +10,14 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 from flwr.simulation import run_simulation
 
-from bouquet.engines import InlineGrid
-from bouquet.flower import PersonalizedStrategy, client_app
-from client_app.node import problem
-from data import DataConfig
-from models import ModelConfig
-from strategies import SCHEMES
-from strategies.core import wire
-from strategies.core.trees import sha256
-from strategies.settings import Settings, parse
+from bouquet.core.trees import sha256
+from bouquet.data import DataConfig
+from bouquet.engines import LocalNodes
+from bouquet.flower import PersonalizedStrategy, client_app, wire
+from bouquet.models import ModelConfig
+from bouquet.problem import problem
+from bouquet.settings import Settings, parse
+from bouquet.strategies import SCHEMES
 from tests.conftest import Run, kebab
 
 Finished = Callable[[Settings], Run]
@@ -68,7 +67,7 @@ def assert_same_end(result: Result, run: Run) -> None:
 
 @pytest.mark.parametrize("scheme", FEDERATED)
 def test_flowers_own_loop_ends_with_the_bits_of_ours(scheme: str, finished: Finished) -> None:
-    grid = InlineGrid(NODES, client_app(model_for(scheme), DATA))
+    grid = LocalNodes(NODES, client_app(model_for(scheme), DATA))
     try:
         result = started(scheme, grid)
     finally:

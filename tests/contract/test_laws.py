@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from bouquet.core.scheme import Model, Work
+from bouquet.core.trees import Nothing
 from bouquet.engines import simulate
+from bouquet.server_app.main import Job
+from bouquet.storage.runfolder import RunFolder
+from bouquet.strategies import SCHEMES
+from bouquet.strategies.apfl import APFL, Personal
+from bouquet.strategies.fedavg import FedAvg
 from bouquet.testing import LAWS, Laboratory, assert_same_end, check_scheme
-from server_app.main import Job
-from server_app.runfolder import RunFolder
-from strategies import SCHEMES
-from strategies.apfl import APFL, Personal
-from strategies.core.scheme import Model, Work
-from strategies.core.trees import Nothing
-from strategies.fedavg import FedAvg
 
 Room = Callable[[str], Laboratory]
 every_scheme = pytest.mark.parametrize("scheme", list(SCHEMES))

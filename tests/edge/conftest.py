@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bouquet.deployment import Deployment, Host, follow, hosts_of
-from client_app.stores import read_state
-from server_app.runfolder import RunFolder
-from strategies.core.trees import sha256
-from strategies.settings import Settings, parse
+from bouquet.client_app.stores import read_state
+from bouquet.core.trees import sha256
+from bouquet.deploy.deployment import Deployment, Host, follow, hosts_of
+from bouquet.settings import Settings, parse
+from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Run, kebab
 
 Keys = dict[str, Any]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from bouquet.client_app.predictor import read_predictor
+from bouquet.core.trees import sha256
 from bouquet.rebuild import predictor_of
-from client_app.predictor import read_predictor
-from strategies.core.trees import sha256
 from tests.conftest import Run
 from tests.engines.test_commands import KEYS, PROBLEM, ROOT
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bouquet.deployment import bundle, end_strays
+from bouquet.deploy.deployment import bundle, end_strays
 from tests.engines.test_commands import ROOT
 
 pytestmark = [

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bouquet.certificates import make_certificates, make_node_key
-from bouquet.deployment import Host, environment, free_port, node_command
-from bouquet.flower_private import ADMITTED
+from bouquet.deploy.certificates import make_certificates, make_node_key
+from bouquet.deploy.deployment import Host, environment, free_port, node_command
+from bouquet.flower.private import ADMITTED
 from tests.conftest import Run
 from tests.edge.conftest import Fleet, states
 

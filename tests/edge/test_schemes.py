@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from strategies import SCHEMES
+from bouquet.strategies import SCHEMES
 from tests.conftest import Run
 from tests.edge.conftest import Fleet, states
 

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from bouquet.deployment import (
+from bouquet.client_app import node as node_module
+from bouquet.client_app.node import Node, Result
+from bouquet.client_app.stores import read_state
+from bouquet.core.trees import Tree
+from bouquet.deploy.deployment import (
     HOST,
     Deployment,
     Host,
@@ -20,13 +24,9 @@ from bouquet.deployment import (
     hosts_of,
     node_environment,
 )
-from bouquet.flower_private import ControlHttpClient, RuntimeVersionHttpInterceptor
-from client_app import node as node_module
-from client_app.node import Node, Result
-from client_app.stores import read_state
-from server_app.runfolder import RunFolder
-from strategies.core.trees import Tree
-from strategies.settings import parse
+from bouquet.flower.private import ControlHttpClient, RuntimeVersionHttpInterceptor
+from bouquet.settings import parse
+from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Run, kebab
 
 pytestmark = pytest.mark.edge

@@ -32,7 +32,7 @@ def serving(folder: Path) -> list[int]:
             words = (entry / "cmdline").read_text().split("\0")
         except OSError:
             continue
-        if "bouquet.beside" in words and str(folder) in words:
+        if "bouquet.watch.companion" in words and str(folder) in words:
             found.append(int(entry.name))
     return found
 

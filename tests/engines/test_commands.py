@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from strategies.settings import all_keys
+from bouquet.settings import all_keys
 from tests.conftest import Run, kebab
 
 ROOT = Path(__file__).parent.parent.parent
@@ -146,7 +146,7 @@ def test_flower_knows_every_key_and_its_default() -> None:
     """``flwr run`` can only override what pyproject.toml declares."""
     import tomllib
 
-    from strategies.core.config import flatten
+    from bouquet.core.config import flatten
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     declared = flatten(project["tool"]["flwr"]["app"]["config"])

@@ -11,14 +11,14 @@ import pytest
 import torch
 from flwr.app import Error, Message
 
-from bouquet.engines import InlineGrid
-from bouquet.flower_private import ErrorCode
-from client_app.stores import read_state
-from server_app.loop import run as run_loop
-from server_app.runfolder import RunFolder
-from strategies import SCHEMES
-from strategies.core.errors import BadInput
-from strategies.settings import parse
+from bouquet.client_app.stores import read_state
+from bouquet.core.errors import BadInput
+from bouquet.engines import LocalNodes
+from bouquet.flower.private import ErrorCode
+from bouquet.server_app.loop import run as run_loop
+from bouquet.settings import parse
+from bouquet.storage.runfolder import RunFolder
+from bouquet.strategies import SCHEMES
 from tests.conftest import Run, kebab
 
 Start = Callable[..., Run]
@@ -32,7 +32,7 @@ KEYS: dict[str, Any] = {
 EVERYONE = ["000", "001", "002"]
 
 
-class Devices(InlineGrid):
+class Devices(LocalNodes):
     """Nodes that are devices; those in ``hidden`` are switched off."""
 
     def __init__(self, folder: Path, clients: Iterable[str] = EVERYONE) -> None:
@@ -136,7 +136,7 @@ def test_a_later_run_starts_fresh_or_keeps(
     tmp_path: Path, deployed: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = iter(["run1", "run2", "run3"])
-    monkeypatch.setattr("server_app.loop.new_name", lambda: next(names))
+    monkeypatch.setattr("bouquet.server_app.loop.new_name", lambda: next(names))
     deployed(scheme="apfl")
     first = newest(tmp_path, "000")
     deployed(scheme="apfl")

@@ -10,13 +10,13 @@ import pytest
 import torch
 from flwr.app import Message
 
-from bouquet.engines import InlineGrid
-from client_app import node as node_module
-from client_app.node import Node, Result
-from server_app.loop import run as run_loop
-from server_app.roster import Roster
-from server_app.runfolder import RunFolder
-from strategies.settings import parse
+from bouquet.client_app import node as node_module
+from bouquet.client_app.node import Node, Result
+from bouquet.engines import LocalNodes
+from bouquet.server_app.loop import run as run_loop
+from bouquet.server_app.membership import Roster
+from bouquet.settings import parse
+from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Run, kebab
 
 Start = Callable[..., Run]
@@ -90,7 +90,7 @@ def test_a_node_that_answers_nan_is_left_out(start: Start, monkeypatch: pytest.M
 
 
 def test_a_node_cannot_answer_in_the_name_of_another(tmp_path: Path) -> None:
-    class Forging(InlineGrid):
+    class Forging(LocalNodes):
         def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
             for reply in super().pull_messages(message_ids):
                 if reply.metadata.src_node_id == 2 and reply.metadata.message_type == "train":
@@ -128,7 +128,7 @@ def test_a_node_that_comes_late_is_asked_and_takes_part(
     """The second node appears when two rounds are done."""
     done = threading.Event()
 
-    class Growing(InlineGrid):
+    class Growing(LocalNodes):
         def get_node_ids(self) -> Iterable[int]:
             nodes = list(super().get_node_ids())
             return nodes if done.is_set() else nodes[:1]

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_app.predictor import find_predictor, read_predictor
-from strategies.core.errors import RunFailed
+from bouquet.client_app.predictor import find_predictor, read_predictor
+from bouquet.core.errors import RunFailed
 from tests.engines.test_devices import Devices, Start, deployed
 from tests.unit.test_cli import Bouquet, Outcome, bouquet
 

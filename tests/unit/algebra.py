@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models import ModelConfig, build
-from strategies.core.descent import Sgd
-from strategies.core.round import play, row_of
-from strategies.core.scheme import AnyScheme, Federation, Member, Work
-from strategies.core.task import Batch, Task
+from bouquet.core.descent import Sgd
+from bouquet.core.round import play, row_of
+from bouquet.core.scheme import AnyScheme, Federation, Member, Work
+from bouquet.core.task import Batch, Task
+from bouquet.models import ModelConfig, build
 from tests.conftest import Quadratics
 
 EXACT = 1e-9

@@ -24,13 +24,13 @@ from hypothesis import settings as checked
 from hypothesis import strategies as st
 from torch import nn
 
-from bouquet.flower_private import TaskIdentity
-from server_app.adapter import SchemeStrategy
-from server_app.roster import Client, Roster
-from strategies.core import wire
-from strategies.core.task import Task
-from strategies.core.trees import Tree, flatten, is_finite, sha256
-from strategies.settings import parse
+from bouquet.core.task import Task
+from bouquet.core.trees import Tree, flatten, is_finite, sha256
+from bouquet.flower import wire
+from bouquet.flower.private import TaskIdentity
+from bouquet.server_app.membership import Client, Roster
+from bouquet.server_app.strategy import SchemeStrategy
+from bouquet.settings import parse
 
 ROUND = 7
 # Node 11 is the one that will misbehave; it has most of the weight.

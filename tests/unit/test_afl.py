@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from strategies import afl, fedsim
-from strategies.core.errors import BadInput
-from strategies.core.scheme import Model
-from strategies.fedalt import FedAlt
-from strategies.fedsim import FedSim
-from strategies.plsgd import PLSGD
+from bouquet.core.errors import BadInput
+from bouquet.core.scheme import Model
+from bouquet.strategies import afl, fedsim
+from bouquet.strategies.fedalt import FedAlt
+from bouquet.strategies.fedsim import FedSim
+from bouquet.strategies.plsgd import PLSGD
 from tests.conftest import Array, Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, drive, number, scalar_work
 from tests.unit.test_partial import work_of

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import bouquet
-from strategies.apfl import APFL
-from strategies.fedsim import FedSim
+from bouquet.strategies.apfl import APFL
+from bouquet.strategies.fedsim import FedSim
 
 SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "local_steps": 2, "progress": False}
 
@@ -186,7 +186,7 @@ def test_a_scheme_in_a_file_runs_on_ray_from_any_folder(
         textwrap.dedent(
             """
             from dataclasses import dataclass
-            from strategies.fedalt import FedAlt
+            from bouquet.strategies.fedalt import FedAlt
             import bouquet
 
             @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strategies import ditto, scaffold
-from strategies.core.scheme import Federation, Member, Model, Round
-from strategies.core.trees import Nothing
-from strategies.fedprox import FedProx
-from strategies.pfedme import PFedMe
+from bouquet.core.scheme import Federation, Member, Model, Round
+from bouquet.core.trees import Nothing
+from bouquet.strategies import ditto, scaffold
+from bouquet.strategies.fedprox import FedProx
+from bouquet.strategies.pfedme import PFedMe
 from tests.conftest import Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
 
@@ -206,10 +206,11 @@ def test_fine_tuning_by_no_step_is_fedavg(start: Start) -> None:
 
 def test_fine_tuning_looks_at_training_data_alone() -> None:
     """Batches to adapt on are drawn from the client's training part."""
-    from client_app.node import Node, problem
-    from client_app.stores import MemoryStore
-    from strategies.core.batches import Plan
-    from strategies.settings import parse
+    from bouquet.client_app.node import Node
+    from bouquet.client_app.stores import MemoryStore
+    from bouquet.core.batches import Plan
+    from bouquet.problem import problem
+    from bouquet.settings import parse
 
     chosen = parse({"scheme": "finetune", "data.clients": 4})
     node = Node(chosen, problem(chosen), ("000",), MemoryStore())

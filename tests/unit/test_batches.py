@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import vmap
 
-from strategies.core.batches import Draw, Plan, draw, gather, steps
-from strategies.core.descent import Sgd, descend, slope, slope_in_vmap
-from strategies.core.task import Batch
-from strategies.core.trees import Tree, pick
+from bouquet.core.batches import Draw, Plan, draw, gather, steps
+from bouquet.core.descent import Sgd, descend, slope, slope_in_vmap
+from bouquet.core.task import Batch
+from bouquet.core.trees import Tree, pick
 
 plans = st.builds(
     lambda amount, epochs, size: Plan(0 if epochs else amount, amount if epochs else 0, size),

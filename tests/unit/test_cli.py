@@ -17,15 +17,16 @@ from typing import NoReturn
 import pytest
 from rich.console import Console
 
-from bouquet import cli, engines
-from data import DATASETS, cache
-from data.cache import PACKAGES
-from models import MODELS
-from server_app.main import Job
-from strategies import SCHEMES
-from strategies.core.config import Key, keys_of
-from strategies.core.errors import RunFailed
-from strategies.settings import all_keys, parse
+from bouquet import engines
+from bouquet.cli import main as cli
+from bouquet.core.config import Key, keys_of
+from bouquet.core.errors import RunFailed
+from bouquet.data import DATASETS, cache
+from bouquet.data.cache import PACKAGES
+from bouquet.models import MODELS
+from bouquet.server_app.main import Job
+from bouquet.settings import all_keys, parse
+from bouquet.strategies import SCHEMES
 
 # A run that is over at once.
 SMALL = {
@@ -636,7 +637,7 @@ def test_keys_are_found_by_name_and_by_meaning(bouquet: Bouquet) -> None:
 def test_lists_fit_a_terminal_without_cutting_names(
     bouquet: Bouquet, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    from bouquet import listing
+    from bouquet.cli import listing
 
     piped = bouquet(*command.split()).out
     console = Console(width=80, force_terminal=True, color_system=None)
@@ -715,7 +716,7 @@ def test_the_data_sets_are_listed_with_their_keys(bouquet: Bouquet) -> None:
 
 
 def test_a_data_set_is_described_client_by_client(bouquet: Bouquet) -> None:
-    from data import load
+    from bouquet.data import load
 
     outcome = bouquet("data", "describe", "digits", "-c", "data.clients=4", "-c", "seed=3")
     assert outcome.code == 0
@@ -866,7 +867,7 @@ def test_json_is_the_summary_and_the_folder(bouquet: Bouquet, tmp_path: Path) ->
 
 
 def test_the_course_of_a_run_is_a_line_of_bars(bouquet: Bouquet) -> None:
-    from bouquet.display import sparkline  # its consoles are as wide as the first import says
+    from bouquet.cli.display import sparkline  # its consoles are as wide as the first import says
 
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([3.0, 3.0]) == "▁▁"

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import settings as checked
 from hypothesis import strategies as st
 
-from data import DATASETS
-from strategies import SCHEMES
-from strategies.core.config import LARGEST, Key, flatten, key, keys_of, read, refuse_unknown, write
-from strategies.core.errors import BadInput
-from strategies.settings import all_keys, parse
+from bouquet.core.config import LARGEST, Key, flatten, key, keys_of, read, refuse_unknown, write
+from bouquet.core.errors import BadInput
+from bouquet.data import DATASETS
+from bouquet.settings import all_keys, parse
+from bouquet.strategies import SCHEMES
 
 
 @dataclass(frozen=True)

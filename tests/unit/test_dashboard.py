@@ -13,8 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bouquet.dashboard import HEADERS, make_app, serve
-from bouquet.follow import (
+from bouquet.core.errors import BadInput
+from bouquet.storage.history import Line
+from bouquet.storage.runs import read
+from bouquet.watch.dashboard import HEADERS, make_app, serve
+from bouquet.watch.live import (
     MOST_CELLS,
     MOST_POINTS,
     History,
@@ -25,9 +28,6 @@ from bouquet.follow import (
     history,
     overview,
 )
-from bouquet.history import Line
-from bouquet.runs import read
-from strategies.core.errors import BadInput
 from tests.conftest import Run
 from tests.serving import Visitor, serving
 from tests.unit.test_report import event, write_run

@@ -12,14 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import DATASETS, DataConfig, FederatedData, load
-from data.describe import draw, heterogeneity
-from data.federated import client_ids
-from data.partitions import hold_out, split_clients
-from data.sources import labeller
-from models import MODELS
-from strategies.core.config import keys_of, read
-from strategies.core.errors import BadInput
+from bouquet.core.config import keys_of, read
+from bouquet.core.errors import BadInput
+from bouquet.data import DATASETS, DataConfig, FederatedData, load
+from bouquet.data.describe import draw, heterogeneity
+from bouquet.data.federated import client_ids
+from bouquet.data.partitions import hold_out, split_clients
+from bouquet.data.sources import labeller
+from bouquet.models import MODELS
 
 DTYPE = torch.float32
 CLIENTS: list[dict[str, object]] = [
@@ -244,7 +244,7 @@ def test_loading_leaves_no_trace_in_a_fresh_process() -> None:
     script = """
 import random, sys
 import numpy, torch
-import data
+import bouquet.data
 assert not {"sklearn", "datasets", "flwr_datasets", "torchvision"} & sys.modules.keys()
 states = random.getstate(), str(numpy.random.get_state()), torch.get_rng_state().tolist()
 data.load(data.DataConfig(clients=3), 0, torch.float32)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from strategies import SCHEMES, apfl, plsgd
-from strategies.core.errors import BadInput
-from strategies.core.scheme import Model, Work
-from strategies.core.trees import Nothing
-from strategies.perfedavg import PerFedAvg
-from strategies.settings import parse
+from bouquet.core.errors import BadInput
+from bouquet.core.scheme import Model, Work
+from bouquet.core.trees import Nothing
+from bouquet.settings import parse
+from bouquet.strategies import SCHEMES, apfl, plsgd
+from bouquet.strategies.perfedavg import PerFedAvg
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
 

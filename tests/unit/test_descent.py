@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import vmap
 
-from strategies.core.descent import Sgd, descend, slope, slope_in_vmap
-from strategies.core.task import Batch
-from strategies.core.trees import Tree, norm
+from bouquet.core.descent import Sgd, descend, slope, slope_in_vmap
+from bouquet.core.task import Batch
+from bouquet.core.trees import Tree, norm
 
 
 class Parts(NamedTuple):

@@ -9,17 +9,17 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 
-from bouquet.engines import InlineGrid
-from client_app.device import Device, device
-from client_app.main import app
-from client_app.orders import read_order
-from client_app.stores import FORMAT, DeviceStore, read_state
-from server_app.roster import message
-from strategies.core import wire
-from strategies.core.errors import BadInput
-from strategies.core.files import BadFile, seal
-from strategies.core.state import Identity, PersonalState
-from strategies.settings import parse
+from bouquet.client_app.device import Device, device
+from bouquet.client_app.main import app
+from bouquet.client_app.orders import read_order
+from bouquet.client_app.stores import FORMAT, DeviceStore, read_state
+from bouquet.core.errors import BadInput
+from bouquet.engines import LocalNodes
+from bouquet.flower import wire
+from bouquet.server_app.membership import message
+from bouquet.settings import parse
+from bouquet.storage.files import BadFile, seal
+from bouquet.storage.state import Identity, PersonalState
 
 OWN = Identity(scheme="apfl", version=1, fingerprint="shape", client="007")
 
@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_used_is_refused_by_name_and_left(
 
 def answer(keys: dict[str, object], node_config: dict[str, str | int]) -> Message:
     """What a device says when it is asked who it is."""
-    InlineGrid(1).close()  # Flower's messages want to know which run they are of
+    LocalNodes(1).close()  # Flower's messages want to know which run they are of
     note = wire.ConfigRecord({"state-dir": "run"})
     asked = message(parse(keys), 1, MessageType.QUERY, 0, {}, note)
     context = Context(1, 1, dict(node_config), RecordDict(), {})

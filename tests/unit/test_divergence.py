@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server_app.runfolder import RunFolder
-from strategies import SCHEMES
-from strategies.core.errors import RunFailed
+from bouquet.core.errors import RunFailed
+from bouquet.storage.runfolder import RunFolder
+from bouquet.strategies import SCHEMES
 from tests.conftest import Quadratics, Run
 
 Start = Callable[..., Run]

@@ -13,11 +13,11 @@ import torch
 from cryptography import x509
 from safetensors.torch import load_file
 
-from bouquet import edge_cli
-from client_app.predictor import export, find_predictor, read_predictor
-from client_app.stores import DeviceStore
-from strategies.core.files import BadFile
-from strategies.core.state import Identity, PersonalState
+from bouquet.cli import edge as edge_cli
+from bouquet.client_app.predictor import export, find_predictor, read_predictor
+from bouquet.client_app.stores import DeviceStore
+from bouquet.storage.files import BadFile
+from bouquet.storage.state import Identity, PersonalState
 from tests.conftest import Run
 from tests.unit.test_cli import Bouquet, bouquet, files, small
 

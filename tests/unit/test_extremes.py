@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from strategies.core.config import LARGEST
-from strategies.core.errors import BadInput, RunFailed
-from strategies.settings import all_keys, parse
+from bouquet.core.config import LARGEST
+from bouquet.core.errors import BadInput, RunFailed
+from bouquet.settings import all_keys, parse
 from tests.conftest import Run
 
 Start = Callable[..., Run]

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
-from strategies import dfedu, fedu
-from strategies.core.errors import BadInput
-from strategies.core.graphs import KINDS, graph, roughest
-from strategies.core.scheme import Federation, Member, Round
-from strategies.core.trees import Nothing
+from bouquet.core.errors import BadInput
+from bouquet.core.graphs import KINDS, graph, roughest
+from bouquet.core.scheme import Federation, Member, Round
+from bouquet.core.trees import Nothing
+from bouquet.strategies import dfedu, fedu
 from tests.conftest import Array, Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
 

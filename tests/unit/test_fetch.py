@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from data import DataConfig, cache, load
-from data.cache import PACKAGES, Package, cache_folder, fetch, fetched
-from data.index import index_url, links_of
-from data.torchvision import fetch as fetch_by_torchvision
-from models.vision import torchvision
-from strategies.core.errors import BadInput, FetchFailed
+from bouquet.core.errors import BadInput, FetchFailed
+from bouquet.data import DataConfig, cache, load
+from bouquet.data.cache import PACKAGES, Package, cache_folder, fetch, fetched
+from bouquet.data.index import index_url, links_of
+from bouquet.data.torchvision import fetch as fetch_by_torchvision
+from bouquet.models.vision import torchvision
 from tests.unit.test_data import DTYPE
 from tests.unit.test_official import write_idx
 

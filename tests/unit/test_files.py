@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from strategies.core.files import BadFile, put, seal, unseal, write_aside, write_atomically
-from strategies.core.trees import Tree, sha256
+from bouquet.core.trees import Tree, sha256
+from bouquet.storage.files import BadFile, put, seal, unseal, write_aside, write_atomically
 
 KIND = "bouquet-test-1"
 HEADER = {"round": "7", "client": "ä/b"}

@@ -16,13 +16,12 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor, nn
 
 from bouquet import BadInput, RunFailed
-from bouquet.engines import InlineGrid
-from bouquet.flower import PersonalizedStrategy, client_app
-from client_app.stores import read_state
-from server_app.roster import message
-from strategies.apfl import APFL
-from strategies.core import wire
-from strategies.settings import parse
+from bouquet.client_app.stores import read_state
+from bouquet.engines import LocalNodes
+from bouquet.flower import PersonalizedStrategy, client_app, wire
+from bouquet.server_app.membership import message
+from bouquet.settings import parse
+from bouquet.strategies.apfl import APFL
 
 CLASSES, FEATURES = 3, 5
 QUICK: dict[str, Any] = {"local_steps": 2, "batch_size": 4, "lr": 0.1}
@@ -69,8 +68,8 @@ def initial(seed: int = 0, dtype: torch.dtype = torch.float32) -> ArrayRecord:
 
 
 @contextmanager
-def nodes(app: ClientApp, count: int = 3) -> Iterator[InlineGrid]:
-    grid = InlineGrid(count, app)
+def nodes(app: ClientApp, count: int = 3) -> Iterator[LocalNodes]:
+    grid = LocalNodes(count, app)
     try:
         yield grid
     finally:

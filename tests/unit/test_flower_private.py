@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Error, Message, MessageType, RecordDict
 
-from bouquet import flower_private
-from bouquet.flower_private import (
+from bouquet.flower import private as flower_private
+from bouquet.flower.private import (
     ADMITTED,
     NAMES,
     SEEN_IN,

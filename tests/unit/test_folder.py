@@ -12,9 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from data import DataConfig, FederatedData, Split, load
-from data.folder import split_up
-from strategies.core.errors import BadInput
+from bouquet.core.errors import BadInput
+from bouquet.data import DataConfig, FederatedData, Split, load
+from bouquet.data.folder import split_up
 from tests.unit.test_data import DTYPE, equal, own
 
 ROOT = Path(__file__).parents[2]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from client_app.main import _leave_diagnostics
-from client_app.node import Result
-from client_app.orders import read_order
-from server_app.adapter import Report
-from server_app.loop import _add_history
-from server_app.roster import message
-from server_app.runfolder import RunFolder
-from strategies.settings import parse
+from bouquet.client_app.main import _leave_diagnostics
+from bouquet.client_app.node import Result
+from bouquet.client_app.orders import read_order
+from bouquet.server_app.loop import _add_history
+from bouquet.server_app.membership import message
+from bouquet.server_app.strategy import Report
+from bouquet.settings import parse
+from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Quadratics, Run
 
 Start = Callable[..., Run]

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_app.node import problem
-from strategies import SCHEMES
-from strategies.core.errors import BadInput
-from strategies.settings import parse
+from bouquet.core.errors import BadInput
+from bouquet.problem import problem
+from bouquet.settings import parse
+from bouquet.strategies import SCHEMES
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended
 

@@ -9,11 +9,11 @@ import torch
 from scipy.linalg import block_diag
 from scipy.optimize import minimize
 
-from client_app.node import problem
-from strategies import mocha
-from strategies.core.errors import BadInput
-from strategies.core.scheme import Federation, Member, Round
-from strategies.settings import parse
+from bouquet.core.errors import BadInput
+from bouquet.core.scheme import Federation, Member, Round
+from bouquet.problem import problem
+from bouquet.settings import parse
+from bouquet.strategies import mocha
 from tests.conftest import Array, Quadratics, Run, kebab
 from tests.unit.algebra import drive, number, scalar_work
 

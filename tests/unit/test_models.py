@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from models import MODELS, ModelConfig, build
-from models.vision import torchvision
-from strategies.core.errors import BadInput
+from bouquet.core.errors import BadInput
+from bouquet.models import MODELS, ModelConfig, build
+from bouquet.models.vision import torchvision
 
 CLASSIFIERS = ["cnn", "linear", "mlp", "resnet18"]
 ALL = "'char-lstm', 'cnn', 'linear', 'mlp', 'resnet18', 'transformer', 'vector'"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from strategies import SCHEMES
+from bouquet.strategies import SCHEMES
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = tomllib.loads((ROOT / "benchmarks" / "mutants.toml").read_text("utf-8"))

@@ -13,18 +13,19 @@ from hypothesis import settings as checked
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from client_app import cohort
-from client_app.node import Node, Result, problem
-from client_app.stores import DiskStore, MemoryStore, Store, read_state
-from strategies import SCHEMES
-from strategies.apfl import APFL
-from strategies.core.batches import Plan, draw, gather
-from strategies.core.errors import BadInput
-from strategies.core.scheme import Work
-from strategies.core.state import Identity, PersonalState
-from strategies.core.task import Task
-from strategies.core.trees import Tree, fingerprint, flatten, mix, stack
-from strategies.settings import Settings, parse
+from bouquet.client_app.node import Node, Result
+from bouquet.client_app.stores import DiskStore, MemoryStore, Store, read_state
+from bouquet.core import cohort
+from bouquet.core.batches import Plan, draw, gather
+from bouquet.core.errors import BadInput
+from bouquet.core.scheme import Work
+from bouquet.core.task import Task
+from bouquet.core.trees import Tree, fingerprint, flatten, mix, stack
+from bouquet.problem import problem
+from bouquet.settings import Settings, parse
+from bouquet.storage.state import Identity, PersonalState
+from bouquet.strategies import SCHEMES
+from bouquet.strategies.apfl import APFL
 
 # Clients of unequal size, in double precision so that only mistakes are visible.
 KEYS: dict[str, object] = {

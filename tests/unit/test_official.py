@@ -12,10 +12,10 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from data import DataConfig, FederatedData, load
-from data.archives import arrays_of
-from data.text import ALPHABET
-from strategies.core.errors import BadInput
+from bouquet.core.errors import BadInput
+from bouquet.data import DataConfig, FederatedData, load
+from bouquet.data.archives import arrays_of
+from bouquet.data.text import ALPHABET
 from tests.unit.test_data import DTYPE, own
 
 RNG = np.random.default_rng(0)

@@ -8,13 +8,13 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from client_app.main import app
-from client_app.node import problem
-from server_app.roster import message
-from strategies.core import wire
-from strategies.core.errors import BadInput
-from strategies.core.trees import Tree, flatten
-from strategies.settings import parse
+from bouquet.client_app.main import app
+from bouquet.core.errors import BadInput
+from bouquet.core.trees import Tree, flatten
+from bouquet.flower import wire
+from bouquet.problem import problem
+from bouquet.server_app.membership import message
+from bouquet.settings import parse
 from tests.fuzzing import TINY, contents, identity
 
 SETTINGS = parse(TINY | {"scheme": "apfl", "store": "disk"})

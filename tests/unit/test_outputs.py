@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategies.core.errors import BadInput
+from bouquet.core.errors import BadInput
 from tests.conftest import Array, Quadratics, Run
 from tests.unit.algebra import EXACT, clients
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from client_app.node import problem
-from models import ModelConfig, PersonalConfig
-from models.summary import shares
-from strategies.core.errors import BadInput
-from strategies.settings import parse
+from bouquet.core.errors import BadInput
+from bouquet.models import ModelConfig, PersonalConfig
+from bouquet.models.summary import shares
+from bouquet.problem import problem
+from bouquet.settings import parse
 from tests.conftest import Run
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "models.md"

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch.func import grad
 
-from client_app.node import problem
-from models import MODELS, build, personal_names
-from models.zoo import ModelConfig
-from strategies import fedsim
-from strategies.core.batches import Plan, draw, gather, steps
-from strategies.core.descent import Sgd
-from strategies.core.errors import BadInput
-from strategies.core.scheme import Model, Work
-from strategies.core.task import Batch
-from strategies.core.trees import Tree, norm, pick
-from strategies.fedalt import FedAlt
-from strategies.settings import parse
+from bouquet.core.batches import Plan, draw, gather, steps
+from bouquet.core.descent import Sgd
+from bouquet.core.errors import BadInput
+from bouquet.core.scheme import Model, Work
+from bouquet.core.task import Batch
+from bouquet.core.trees import Tree, norm, pick
+from bouquet.models import MODELS, build, personal_names
+from bouquet.models.zoo import ModelConfig
+from bouquet.problem import problem
+from bouquet.settings import parse
+from bouquet.strategies import fedsim
+from bouquet.strategies.fedalt import FedAlt
 from tests.conftest import Run
 
 Start = Callable[..., Run]

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import problem
-from strategies.core.batches import Plan, draw, gather, steps
-from strategies.core.descent import Sgd, slope_in_vmap
-from strategies.core.scheme import Model, Work
-from strategies.core.task import Batch
-from strategies.core.trees import Nothing, Tree, pick
-from strategies.perfedavg import PerFedAvg
-from strategies.settings import parse
+from bouquet.core.batches import Plan, draw, gather, steps
+from bouquet.core.descent import Sgd, slope_in_vmap
+from bouquet.core.scheme import Model, Work
+from bouquet.core.task import Batch
+from bouquet.core.trees import Nothing, Tree, pick
+from bouquet.problem import problem
+from bouquet.settings import parse
+from bouquet.strategies.perfedavg import PerFedAvg
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended
 

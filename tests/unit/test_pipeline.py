@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from strategies.core.errors import BadInput
-from strategies.settings import parse
+from bouquet.core.errors import BadInput
+from bouquet.settings import parse
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended
 
@@ -184,8 +184,8 @@ def test_a_pipeline_goes_on_in_any_stage(start: Start, stop: int) -> None:
         pass
 
     from bouquet.engines import simulate, with_nodes
-    from server_app.main import Job
-    from server_app.runfolder import RunFolder
+    from bouquet.server_app.main import Job
+    from bouquet.storage.runfolder import RunFolder
     from tests.conftest import kebab
 
     def interrupt(event: dict[str, Any]) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategies.core.scheme import Federation, Model, Round
-from strategies.plsgd import PLSGD, Personal
+from bouquet.core.scheme import Federation, Model, Round
+from bouquet.strategies.plsgd import PLSGD, Personal
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, number, scalar_work
 

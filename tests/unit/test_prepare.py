@@ -12,10 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from sklearn.preprocessing import MinMaxScaler, RobustScaler, StandardScaler
 
-from client_app.predictor import export, find_predictor, read_predictor
-from data import DataConfig, FederatedData, Split, load
-from data.prepare import Preparation, preparation, size_warning
-from strategies.core.errors import BadInput
+from bouquet.client_app.predictor import export, find_predictor, read_predictor
+from bouquet.core.errors import BadInput
+from bouquet.data import DataConfig, FederatedData, Split, load
+from bouquet.data.prepare import Preparation, preparation, size_warning
 from tests.conftest import Run
 from tests.unit.test_folder import arrays
 

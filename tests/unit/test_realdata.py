@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from data import DataConfig, FederatedData, load
-from data.cache import fetch
-from data.describe import heterogeneity, label_table
-from data.images import writer_ids
-from data.text import ALPHABET
+from bouquet.data import DataConfig, FederatedData, load
+from bouquet.data.cache import fetch
+from bouquet.data.describe import heterogeneity, label_table
+from bouquet.data.images import writer_ids
+from bouquet.data.text import ALPHABET
 from tests.unit.test_data import DTYPE, own
 
 large = pytest.mark.skipif(

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from bouquet.client_app.predictor import FORMAT, read_predictor
+from bouquet.core.errors import BadInput
+from bouquet.core.trees import sha256
 from bouquet.engines import simulate, with_nodes
 from bouquet.rebuild import predictor_of, rebuild
-from client_app.predictor import FORMAT, read_predictor
-from server_app.main import Job
-from server_app.runfolder import RunFolder
-from strategies.core.errors import BadInput
-from strategies.core.files import unseal
-from strategies.core.trees import sha256
-from strategies.settings import parse
+from bouquet.server_app.main import Job
+from bouquet.settings import parse
+from bouquet.storage.files import unseal
+from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Run, kebab
 
 Start = Callable[..., Run]

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from client_app.node import problem
-from strategies import ditto, pfedme, scaffold
-from strategies.core.errors import BadInput
-from strategies.core.scheme import Model, Work
-from strategies.core.trees import Nothing
-from strategies.fedprox import FedProx
-from strategies.settings import parse
+from bouquet.core.errors import BadInput
+from bouquet.core.scheme import Model, Work
+from bouquet.core.trees import Nothing
+from bouquet.problem import problem
+from bouquet.settings import parse
+from bouquet.strategies import ditto, pfedme, scaffold
+from bouquet.strategies.fedprox import FedProx
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
 

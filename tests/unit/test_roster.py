@@ -8,11 +8,11 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
 
-from server_app.roster import Roster
-from strategies.core import wire
-from strategies.core.errors import BadInput, RunFailed
-from strategies.core.seeding import generator
-from strategies.settings import parse
+from bouquet.core.errors import BadInput, RunFailed
+from bouquet.core.seeding import generator
+from bouquet.flower import wire
+from bouquet.server_app.membership import Roster
+from bouquet.settings import parse
 from tests.fuzzing import Told, identity, impatient, introduction
 
 CLASSES = 3

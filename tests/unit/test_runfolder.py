@@ -14,12 +14,13 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as checked
 from hypothesis import strategies as st
 
-from server_app.runfolder import RunFolder, new_folder, read_toml, resumed
-from strategies.core.config import LARGEST, Key, flatten
-from strategies.core.errors import BadInput
-from strategies.core.files import BadFile
-from strategies.core.trees import sha256
-from strategies.settings import all_keys, parse
+from bouquet.continuing import new_folder, resumed, settings_of
+from bouquet.core.config import LARGEST, Key, flatten
+from bouquet.core.errors import BadInput
+from bouquet.core.trees import sha256
+from bouquet.settings import all_keys, parse
+from bouquet.storage.files import BadFile
+from bouquet.storage.runfolder import RunFolder, read_toml
 from tests.conftest import Run
 
 SERVER = {"w/x": torch.arange(6.0).reshape(2, 3)}
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> RunFolder:
 @pytest.fixture
 def stopped(folder: RunFolder) -> RunFolder:
     """A run of ten rounds that was stopped after the sixth."""
-    folder.write_config(parse(KEYS))
+    folder.write_config(parse(KEYS).flat())
     folder.write_checkpoint(6, "apfl", SERVER)
     return folder
 
@@ -78,11 +79,11 @@ def refusal(folder: RunFolder, **changes: object) -> str:
 
 def test_the_config_file_holds_every_key_and_reads_back_the_same(folder: RunFolder) -> None:
     settings = parse(KEYS | {"out": 'a "quoted"\nplace', "apfl.alpha": 1e-300})
-    folder.write_config(settings)
+    folder.write_config(settings.flat())
     tables = tomllib.loads((folder.path / "config.toml").read_text())
     assert flatten(tables).keys() == {one.name for one in all_keys()}
     assert tables["data"]["clients"] == 7
-    assert folder.read_config() == settings
+    assert settings_of(folder) == settings
 
 
 numbers = st.floats(0, LARGEST, exclude_min=True)
@@ -98,8 +99,8 @@ def test_any_text_and_any_number_survive_the_config_file(
     folder: RunFolder, path: str, lr: float, seed: int
 ) -> None:
     settings = parse({"data.path": path, "lr": lr, "seed": seed})
-    folder.write_config(settings)
-    assert folder.read_config() == settings
+    folder.write_config(settings.flat())
+    assert settings_of(folder) == settings
 
 
 def test_a_checkpoint_comes_back_to_the_last_bit(stopped: RunFolder) -> None:
@@ -109,7 +110,7 @@ def test_a_checkpoint_comes_back_to_the_last_bit(stopped: RunFolder) -> None:
 
 
 def test_a_round_adds_a_line_to_the_log(folder: RunFolder) -> None:
-    folder.write_config(parse(KEYS))
+    folder.write_config(parse(KEYS).flat())
     events = [event(round_) for round_ in (1, 2, 3)]
     for one in events:
         folder.append_event(one)
@@ -120,7 +121,7 @@ def test_a_round_adds_a_line_to_the_log(folder: RunFolder) -> None:
 
 
 def test_a_line_cut_short_by_a_crash_is_left_out_wherever_it_was_cut(folder: RunFolder) -> None:
-    folder.write_config(parse(KEYS))
+    folder.write_config(parse(KEYS).flat())
     folder.append_event(event(1))
     folder.append_event(event(2))
     log = folder.path / "events.jsonl"
@@ -132,7 +133,7 @@ def test_a_line_cut_short_by_a_crash_is_left_out_wherever_it_was_cut(folder: Run
 
 
 def test_the_log_goes_on_cleanly_after_a_line_cut_short(folder: RunFolder) -> None:
-    folder.write_config(parse(KEYS))
+    folder.write_config(parse(KEYS).flat())
     folder.append_event(event(1))
     with open(folder.path / "events.jsonl", "a") as file:
         file.write('{"round": 2, "met')
@@ -147,7 +148,7 @@ def test_a_log_that_is_not_there_yet_is_empty(folder: RunFolder) -> None:
 
 def test_numbers_that_are_not_finite_leave_the_files_valid_json(folder: RunFolder) -> None:
     """JSON has no NaN and no infinity: other languages' readers stop at them."""
-    folder.write_config(parse(KEYS))
+    folder.write_config(parse(KEYS).flat())
     wild = event(1) | {"metrics": {"loss": torch.nan, "other": torch.inf}}
     folder.append_event(wild)
     folder.write_summary(wild)
@@ -160,7 +161,7 @@ def test_numbers_that_are_not_finite_leave_the_files_valid_json(folder: RunFolde
 
 
 def test_the_table_of_clients_has_every_column_any_client_has(folder: RunFolder) -> None:
-    folder.write_config(parse(KEYS))
+    folder.write_config(parse(KEYS).flat())
     rows: list[dict[str, Any]] = [{"client": "a, b", "loss": 0.1}, {"client": "c", "alpha": 0.5}]
     folder.write_clients(rows)
     with open(folder.path / "clients.csv", newline="") as file:
@@ -218,7 +219,7 @@ def test_what_a_crash_left_of_a_round_that_was_not_finished_does_no_harm(
 
 @pytest.mark.parametrize("line", damaged(history(2)))
 def test_a_damaged_line_of_the_history_is_left_out(folder: RunFolder, line: bytes) -> None:
-    folder.write_config(parse(KEYS))
+    folder.write_config(parse(KEYS).flat())
     lines = [json.dumps(history(round_)).encode() for round_ in (1, 2, 3)]
     kept = b"".join(one + b"\n" for one in (lines[0], lines[2]))
     (folder.path / "history.jsonl").write_bytes(b"\n".join((lines[0], line, lines[2])) + b"\n")
@@ -296,7 +297,7 @@ def test_two_runs_of_the_same_second_get_folders_of_their_own(
     chosen = []
     for _ in range(3):
         chosen.append(new_folder(settings))
-        chosen[-1].write_config(settings)
+        chosen[-1].write_config(settings.flat())
     assert len({one.path for one in chosen}) == 3
     assert all(one.path.parent == Path("runs") for one in chosen)
     assert all("-local-digits" in one.path.name for one in chosen)
@@ -381,7 +382,7 @@ def test_a_folder_without_a_run_is_refused(folder: RunFolder, there: bool) -> No
 
 
 def test_a_run_without_a_checkpoint_is_refused(folder: RunFolder) -> None:
-    folder.write_config(parse(KEYS))
+    folder.write_config(parse(KEYS).flat())
     assert f"{folder.path} holds no checkpoint" in refusal(folder)
 
 
@@ -393,8 +394,8 @@ def test_a_truncated_checkpoint_is_refused_by_name(stopped: RunFolder) -> None:
 
 
 def test_a_file_of_another_kind_is_no_checkpoint(stopped: RunFolder) -> None:
-    from client_app.stores import DiskStore
-    from strategies.core.state import Identity, PersonalState
+    from bouquet.client_app.stores import DiskStore
+    from bouquet.storage.state import Identity, PersonalState
 
     state = PersonalState(Identity("apfl", 1, "shape", "000"), 6, SERVER)
     DiskStore(stopped.path / "state").save(state)

@@ -13,14 +13,9 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from bouquet.testing import assert_same
-from strategies import SCHEMES
-from strategies.afl import Agnostic
-from strategies.apfl import APFL
-from strategies.core.errors import BadInput
-from strategies.core.imports import absolute, imported
-from strategies.core.round import play
-from strategies.core.scheme import (
+from bouquet.core.errors import BadInput
+from bouquet.core.round import play
+from bouquet.core.scheme import (
     AnyScheme,
     Averaging,
     Federation,
@@ -30,15 +25,20 @@ from strategies.core.scheme import (
     Scheme,
     Upload,
 )
-from strategies.core.server_optimizers import Optimized, ServerOptimizer
-from strategies.core.trees import Nothing, Tree
-from strategies.core.wrapper import FACTS, Wrapper
-from strategies.fedalt import FedAlt
-from strategies.mocha import Mocha
-from strategies.perfedavg import PerFedAvg
-from strategies.plsgd import PLSGD
-from strategies.registry import find
-from strategies.settings import parse
+from bouquet.core.trees import Nothing, Tree
+from bouquet.core.wrapper import FACTS, Wrapper
+from bouquet.imports import absolute, imported
+from bouquet.settings import parse
+from bouquet.strategies import SCHEMES
+from bouquet.strategies.afl import Agnostic
+from bouquet.strategies.apfl import APFL
+from bouquet.strategies.fedalt import FedAlt
+from bouquet.strategies.mocha import Mocha
+from bouquet.strategies.perfedavg import PerFedAvg
+from bouquet.strategies.plsgd import PLSGD
+from bouquet.strategies.registry import find
+from bouquet.strategies.server_optimizers import Optimized, ServerOptimizer
+from bouquet.testing import assert_same
 from tests.conftest import Run, kebab
 from tests.unit.algebra import number, scalar_work
 
@@ -315,9 +315,9 @@ def test_what_is_no_scheme_is_refused_with_a_sentence(
     write(
         "part.py",
         """
-        from strategies.core.config import key
-        from strategies.core.scheme import Scheme
-        from strategies.fedalt import FedAlt
+        from bouquet.core.config import key
+        from bouquet.core.scheme import Scheme
+        from bouquet.strategies.fedalt import FedAlt
 
         number, instance = 7, FedAlt()
 
@@ -351,9 +351,9 @@ def test_an_unknown_scheme_is_refused_with_those_there_are() -> None:
 
 GENTLE = """
     from dataclasses import dataclass
-    from strategies.core.config import key
-    from strategies.core.trees import mix
-    from strategies.fedalt import FedAlt
+    from bouquet.core.config import key
+    from bouquet.core.trees import mix
+    from bouquet.strategies.fedalt import FedAlt
 
     @dataclass(frozen=True)
     class Gentle(FedAlt):

@@ -10,10 +10,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from strategies import apfl
-from strategies.core.scheme import Model
-from strategies.core.trees import Nothing
-from strategies.fedavg import FedAvg
+from bouquet.core.scheme import Model
+from bouquet.core.trees import Nothing
+from bouquet.strategies import apfl
+from bouquet.strategies.fedavg import FedAvg
 from tests.conftest import Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from strategies import SCHEMES
-from strategies.core.errors import BadInput
+from bouquet.core.errors import BadInput
+from bouquet.strategies import SCHEMES
 from tests.conftest import Array, Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended
 

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.nn.functional import cross_entropy
 
-from client_app import node
-from client_app.node import make_task, problem
-from data import DATASETS, FederatedData, Split
-from models import (
+from bouquet.client_app import node
+from bouquet.core.errors import BadInput
+from bouquet.core.task import Batch, Task
+from bouquet.data import DATASETS, FederatedData, Split
+from bouquet.models import (
     MODELS,
     Layout,
     ModelConfig,
@@ -23,15 +24,14 @@ from models import (
     offers,
     personal_names,
 )
-from models.images import group_norm
-from models.splits import add_parts
-from models.summary import shares
-from models.text import Lstm
-from models.vision import torchvision
-from strategies import fedsim
-from strategies.core.errors import BadInput
-from strategies.core.task import Batch, Task
-from strategies.settings import Settings, parse
+from bouquet.models.images import group_norm
+from bouquet.models.splits import add_parts
+from bouquet.models.summary import shares
+from bouquet.models.text import Lstm
+from bouquet.models.vision import torchvision
+from bouquet.problem import make_task, problem
+from bouquet.settings import Settings, parse
+from bouquet.strategies import fedsim
 from tests.conftest import Run
 
 Start = Callable[..., Run]

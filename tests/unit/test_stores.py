@@ -14,10 +14,17 @@ from flwr.app import RecordDict
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from client_app import stores
-from client_app.stores import ContextStore, DiskStore, MemoryStore, Mirrored, Store, read_state
-from strategies.core.files import BadFile, seal
-from strategies.core.state import BadState, Identity, PersonalState
+from bouquet.client_app import stores
+from bouquet.client_app.stores import (
+    ContextStore,
+    DiskStore,
+    MemoryStore,
+    Mirrored,
+    Store,
+    read_state,
+)
+from bouquet.storage.files import BadFile, seal
+from bouquet.storage.state import BadState, Identity, PersonalState
 
 OWN = Identity(scheme="apfl", version=1, fingerprint="shape", client="007")
 Reopen = Callable[[], Store]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from data import FederatedData
-from strategies.core.errors import BadInput
+from bouquet.core.errors import BadInput
+from bouquet.data import FederatedData
 from tests.unit.test_data import own
 from tests.unit.test_folder import read
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from strategies.core.telling import telling
+from bouquet.storage.events import telling
 
 
 def event(round_: int, *, failed: int = 0, **metrics: float) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from bouquet.tensorboard import scalars, tensorboard
+from bouquet.watch.tensorboard import scalars, tensorboard
 from tests.conftest import Run
 from tests.unit.test_cli import SMALL, Bouquet, bouquet
 from tests.unit.test_report import event, write_run
@@ -115,7 +115,7 @@ def test_without_the_package_one_sentence_says_so_before_anything_runs(
     monkeypatch: pytest.MonkeyPatch,
     command: str,
 ) -> None:
-    monkeypatch.setattr("bouquet.tensorboard.find_spec", lambda name: None)
+    monkeypatch.setattr("bouquet.watch.tensorboard.find_spec", lambda name: None)
     outcome = bouquet(command, *words(), "--out", "run", "--tensorboard")
     assert outcome.code == 2
     assert outcome.err.count("\n") == 1

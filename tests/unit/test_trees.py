@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from torch import Tensor
 
-from strategies.core.trees import (
+from bouquet.core.trees import (
     Nothing,
     Tree,
     digest,

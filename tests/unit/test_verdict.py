@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from bouquet.verdict import (
+from bouquet.report.verdict import (
     Floats,
     advise,
     compare,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from strategies.core.wire import pack, unpack
+from bouquet.flower.wire import pack, unpack
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])

@@ -7,8 +7,8 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from bouquet.flower import PersonalizedStrategy
+from bouquet.strategies.apfl import APFL
 from digits_app.client_app import Net
-from strategies.apfl import APFL
 
 app = ServerApp()
 

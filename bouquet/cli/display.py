@@ -1,0 +1,256 @@
+"""What a person sees: progress while a run goes on, tables when it is over."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from bouquet.storage.events import short
+from bouquet.storage.runs import number, read_events
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from bouquet.data import FederatedData
+
+out = Console()
+err = Console(stderr=True)
+
+
+BARS = "▁▂▃▄▅▆▇█"
+Observer = Callable[[dict[str, Any]], None]
+EXPLAINED = (
+    "On the clients' own test data. worst client: of the personal models; helped, hurt:"
+    " clients whose personal model does better, worse than the shared one."
+)
+
+
+@contextmanager
+def fetching(title: str, size: int, origin: str) -> Iterator[Callable[[int], None]]:
+    """Show how a download of so many bytes goes: a bar on a terminal, plain lines elsewhere.
+
+    Yields a function of how many there are.
+    """
+    if not err.is_terminal:
+        words = f"{title}: {_bytes(size)} from {origin}"
+        err.print(words, highlight=False, soft_wrap=True)
+        yield lambda done: None
+        err.print(f"{title}: fetched", highlight=False)
+        return
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=24),
+        DownloadColumn(),
+        TextColumn(origin),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=err) as bars:
+        bar = bars.add_task(title, total=size)
+        yield lambda done: bars.update(bar, completed=done)
+        bars.update(bar, completed=size)
+
+
+FEW = 40  # clients a terminal can show line by line
+
+
+def describe(data: "FederatedData") -> None:
+    """Print who holds what: line by line of few clients, in short of many."""
+    from bouquet.data.describe import heterogeneity, label_table
+
+    trains = [len(split.train) for split in data.clients.values()]
+    tests = [len(split.test) for split in data.clients.values()]
+    if len(trains) <= FEW:
+        out.print(_holdings(data))
+    table = Table("", "all", "least", "mean", "most", header_style="bold")
+    for what, sizes in (("training examples", trains), ("test examples", tests)):
+        mean = sum(sizes) / len(sizes)
+        table.add_row(what, str(sum(sizes)), str(min(sizes)), f"{mean:.1f}", str(max(sizes)))
+    if data.classes:
+        counts = label_table(data)
+        kinds = (counts > 0).sum(axis=1)
+        cells = (str(int(kinds.min())), f"{kinds.mean():.1f}", str(int(kinds.max())))
+        table.add_row("classes of a client", str(data.classes), *cells)
+    out.print(table)
+    shape = " x ".join(map(str, data.x.shape[1:]))
+    words = f"{len(trains)} clients, examples of shape {shape}"
+    if data.classes:
+        words += (
+            f"; heterogeneity {heterogeneity(counts):.3f} (mean total variation distance of the "
+            "clients' labels from everyone's: 0 if all are alike)"
+        )
+    out.print(f"{words}.", highlight=False, soft_wrap=True)
+
+
+def _holdings(data: "FederatedData") -> Table:
+    table = Table("client", "train", "test", header_style="bold")
+    if data.classes:
+        table.add_column("training examples of each label")
+    for client, split in data.clients.items():
+        row = [client, str(len(split.train)), str(len(split.test))]
+        if data.classes:
+            counts = zip(data.names, data.label_counts(client), strict=True)
+            row.append("  ".join(f"{name}:{count}" for name, count in counts if count))
+        table.add_row(*row)
+    return table
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended well, and where it is."""
+
+    summary: dict[str, Any]
+    folder: Path
+
+
+def results(runs: Sequence[Finished]) -> Table:
+    """One line a run: how well, how evenly, at what cost."""
+    what = _measure(runs)
+    table = Table(title=None, header_style="bold")
+    table.add_column("scheme", no_wrap=True)
+    for heading in (
+        f"shared {what}",
+        f"personal {what}",
+        "worst client",
+        "helped",
+        "hurt",
+        "bytes",
+        "seconds",
+    ):
+        table.add_column(heading, justify="right")
+    for run in runs:
+        summary = run.summary
+        table.add_row(
+            summary["scheme"],
+            *map(short, _outcome(summary, what)),
+            str(summary["helped"]),
+            str(summary["hurt"]),
+            _bytes(summary["bytes_up"] + summary["bytes_down"]),
+            f"{summary['seconds']:.1f}",
+        )
+    return table
+
+
+def _measure(runs: Sequence[Finished]) -> str:
+    return "accuracy" if "accuracy" in runs[0].summary["shared"] else "loss"
+
+
+def _outcome(summary: dict[str, Any], what: str) -> tuple[float, float, float]:
+    """Of the shared model, of the personal ones, and of the worst of these."""
+    personal = summary["personal"][what]
+    worst = personal["min"] if what == "accuracy" else personal["max"]
+    return summary["shared"][what]["mean"], personal["mean"], worst
+
+
+def show(runs: Sequence[Finished]) -> None:
+    """Print the table and where the runs are."""
+    out.print(results(runs))
+    out.print(f"[dim]{EXPLAINED}")
+    for run in runs:
+        line = course(run)
+        if line and "utf" in out.encoding.lower():  # other terminals have no such letters
+            out.print(line, highlight=False, soft_wrap=True)
+    for run in runs:
+        if "newcomers" in run.summary:
+            out.print(newcomers(run.summary), highlight=False, soft_wrap=True)
+    for run in runs:
+        out.print(f"{run.summary['scheme']}: {run.folder}", highlight=False, soft_wrap=True)
+
+
+def told(run: Finished) -> dict[str, Any]:
+    """A run's summary and where it is, for programs."""
+    return run.summary | {"folder": str(run.folder)}
+
+
+def show_json(result: object) -> None:
+    """Print a result for programs."""
+    print(json.dumps(result, indent=2))
+
+
+def show_seeds(runs: Sequence[Finished], folder: Path) -> None:
+    """Print the table of schemes that ran with several seeds each, and where the runs are."""
+    out.print(over_seeds(runs))
+    out.print(f"[dim]Means over the seeds ± standard deviations. {EXPLAINED}")
+    out.print(f"{len(runs)} runs: {folder}", highlight=False, soft_wrap=True)
+
+
+def over_seeds(runs: Sequence[Finished]) -> Table:
+    """One line a scheme: means and standard deviations over its runs."""
+    what = _measure(runs)
+    table = Table(header_style="bold")
+    table.add_column("scheme", no_wrap=True)
+    headings = (f"shared {what}", f"personal {what}", "worst client", "helped", "hurt")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for scheme in dict.fromkeys(run.summary["scheme"] for run in runs):
+        alike = [run.summary for run in runs if run.summary["scheme"] == scheme]
+        columns = zip(*(_outcome(one, what) for one in alike), strict=True)
+        spreads = [_with_spread(column) for column in columns]
+        counts = [f"{mean(one[name] for one in alike):.1f}" for name in ("helped", "hurt")]
+        table.add_row(scheme, *spreads, *counts)
+    return table
+
+
+def _with_spread(values: Sequence[float]) -> str:
+    if max(map(abs, values)) >= 1e4:
+        return short(mean(values))
+    spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{mean(values):.3f}{spread}"
+
+
+def course(run: Finished) -> str:
+    """How the personal models' accuracy, or else loss, went over the rounds, as a line of text."""
+    metrics = [event["metrics"] for event in read_events(run.folder / "events.jsonl")]
+    what = "accuracy" if "accuracy" in run.summary["personal"] else "loss"
+    found = [number(one.get(f"personal_{what}")) for one in metrics]
+    values = [value for value in found if value is not None]
+    if len(values) < 2:
+        return ""
+    ends = f"{short(values[0])} to {short(values[-1])}"
+    return f"{run.summary['scheme']}: personal {what} {sparkline(values)} {ends}"
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """Numbers as a row of bars, at most so many, the last number among them."""
+    step = -(-len(values) // width)
+    shown = values[::-1][::step][::-1]
+    low, high = min(shown), max(shown)
+    return "".join(BARS[round((v - low) / (high - low or 1) * (len(BARS) - 1))] for v in shown)
+
+
+def newcomers(summary: dict[str, Any]) -> str:
+    """How the clients that came late do, beside the others."""
+    late = summary["newcomers"]
+    what = "accuracy" if "accuracy" in late["shared"] else "loss"
+    count = f"{len(late['clients'])} newcomer{'s' * (len(late['clients']) != 1)}"
+    shared, personal = (short(late[whose][what]["mean"]) for whose in ("shared", "personal"))
+    others = short(late["others"]["personal"][what]["mean"])
+    if not late["adaptation"]:
+        return (
+            f"{summary['scheme']}: {count} from round {late['joined']}: shared {what} {shared}, "
+            f"personal {personal}; the others' personal {others}"
+        )
+    steps = " ".join(short(entry[f"personal_{what}"]) for entry in late["adaptation"])
+    last = len(late["adaptation"]) - 1
+    return (
+        f"{summary['scheme']}: {count} after training: shared {what} {shared}, personal after 0 "
+        f"to {last} rounds {steps}; the others' personal {others}"
+    )
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

@@ -1,0 +1,132 @@
+"""The minibatches of a round, for one client or a cohort of unequal ones.
+
+A client goes through its data in a random order, batch by batch, and starts over
+in a new order when it is through; the last batch of a pass may be smaller. Which
+examples a client sees depends on the seed, its id and the round alone, never on
+who trains beside it: in a cohort, short batches and missing steps are padded.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bouquet.core.seeding import generator
+from bouquet.core.task import Batch
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much local work a round is.
+
+    Parameters
+    ----------
+    steps, epochs : int
+        Gradient steps, or passes over the data; the other is 0.
+    batch_size : int
+        Examples in a step; 0 for all.
+    draws : callable
+        From local steps to batches, for schemes that draw more than one a step.
+    chance : bool
+        Whether every step needs a seed, because the model draws at random.
+    """
+
+    steps: int
+    epochs: int
+    batch_size: int
+    draws: Callable[[int], int] = lambda steps: steps
+    chance: bool = False
+
+
+class Draw(NamedTuple):
+    """The examples a cohort sees, by client, step and place in the batch.
+
+    ``examples`` are positions in the data, ``own`` positions among the client's own, ``chance``
+    a seed for each step.
+    """
+
+    examples: Tensor
+    own: Tensor
+    weight: Tensor
+    active: Tensor
+    chance: Tensor
+
+
+def draw(
+    clients: Sequence[str],
+    train: Sequence[Tensor],
+    plan: Plan,
+    seeds: tuple[int | str, ...],
+    dtype: torch.dtype,
+) -> Draw:
+    """Choose a round's examples for each client.
+
+    Parameters
+    ----------
+    clients : sequence of str
+        Their ids.
+    train : sequence of Tensor
+        Each one's training examples, as positions in the data.
+    plan : Plan
+        How much work.
+    seeds : tuple of int and str
+        The seed, the purpose and the round: with the client's id, all that the choice
+        depends on.
+    dtype : torch.dtype
+        Of the weights.
+    """
+    tables = [
+        _table(len(own), plan, generator(*seeds, client))
+        for client, own in zip(clients, train, strict=True)
+    ]
+    shape = (len(tables), max(len(t) for t in tables), max(t.shape[1] for t in tables))
+    index = np.full(shape, -1)
+    for row, table in zip(index, tables, strict=True):
+        row[: len(table), : table.shape[1]] = table
+    real = torch.from_numpy(index >= 0)
+    count = real.sum(dim=2)
+    # Padding repeats the client's first example: nobody's loss is computed on others' data.
+    own = torch.from_numpy(index).clamp(min=0)
+    return Draw(
+        examples=torch.stack([mine[place] for mine, place in zip(train, own, strict=True)]),
+        own=own,
+        weight=real.to(dtype) / count.clamp(min=1).unsqueeze(2).to(dtype),
+        active=(count > 0).to(dtype),
+        chance=_chance(clients, shape[1], seeds) if plan.chance else torch.zeros_like(count),
+    )
+
+
+def _chance(clients: Sequence[str], steps: int, seeds: tuple[int | str, ...]) -> Tensor:
+    """A seed for each client's every step; those of the first steps do not depend on how many."""
+    drawn = [generator(*seeds, client, "chance").integers(2**63, size=steps) for client in clients]
+    return torch.from_numpy(np.stack(drawn))
+
+
+def _table(count: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
+    """A client's examples by step and place; places a short batch leaves empty are -1."""
+    size = min(plan.batch_size or count, count)
+    per_pass = math.ceil(count / size)
+    steps = plan.draws(plan.steps or plan.epochs * per_pass)
+    if size == count:  # full batches: there is no order to choose
+        return np.broadcast_to(np.arange(count), (steps, size))
+    passes = math.ceil(steps / per_pass)
+    order = np.full((passes, per_pass * size), -1)
+    for row in order:
+        row[:count] = rng.permutation(count)
+    return order.reshape(-1, size)[:steps]
+
+
+def gather(x: Tensor, y: Tensor, drawn: Draw) -> Batch:
+    """The drawn examples themselves, with the axes client, step, place."""
+    chosen = drawn.examples
+    return Batch(x[chosen], y[chosen], drawn.weight, drawn.active, drawn.own, drawn.chance)
+
+
+def steps(batches: Batch) -> list[Batch]:
+    """One client's batches, step by step."""
+    return [Batch(*parts) for parts in zip(*(part.unbind(0) for part in batches), strict=True)]

@@ -1,0 +1,233 @@
+"""A node's clients trained together, as one computation.
+
+A local update is a pure function of one client's batches and personal state, so
+``torch.func.vmap`` runs it for a chunk of clients at once. What cannot be batched
+runs one client after the other, with the same result up to float rounding.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from logging import INFO
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn.utils.rnn import pad_sequence
+
+from bouquet.core.batches import steps
+from bouquet.core.descent import slope_in_vmap
+from bouquet.core.round import row_of
+from bouquet.core.scheme import AnyScheme, Model, Work
+from bouquet.core.task import Batch, Task
+from bouquet.core.trees import Nothing, Tree, pick, size_in_bytes, stack
+from bouquet.flower.private import log
+
+# Measured on 2 cores: past this many bytes of weights a chunk falls out of the cache
+# and gains nothing more; past this many bytes of examples it only costs memory.
+CHUNK_WEIGHTS = 48 * 2**20
+CHUNK_EXAMPLES = 256 * 2**20
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let the C library reuse freed tensors instead of giving them back to the system.
+
+    A step of a cohort frees and takes tens of megabytes several times; getting them anew
+    each time costs a page fault for every 4 kB (measured: a tenth to a fifth of a round).
+    """
+    with suppress(OSError, AttributeError):  # other C libraries have no mallopt
+        library = ctypes.CDLL(None)
+        trim_threshold, mmap_threshold = -1, -3
+        library.mallopt(trim_threshold, 2**31 - 1)
+        library.mallopt(mmap_threshold, 2**30)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Loss and accuracy of a model on each client's own test data."""
+
+    loss: Tensor
+    accuracy: Tensor
+
+
+def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) -> list[list[str]]:
+    """Divide clients into chunks of nearly equal size.
+
+    Parameters
+    ----------
+    clients : sequence of str
+        In the order to keep.
+    task : Task
+        Its model's size limits a chunk.
+    example_bytes : int
+        What one client's batches of a round take.
+    most : int
+        The user's limit; 0 for none.
+    """
+    by_weights = CHUNK_WEIGHTS // max(1, size_in_bytes(task.initial))
+    by_examples = CHUNK_EXAMPLES // max(1, example_bytes)
+    limit = most or max(1, min(by_weights, by_examples))
+    count = -(-len(clients) // limit)
+    bounds = [len(clients) * place // max(1, count) for place in range(count + 1)]
+    return [list(clients[a:b]) for a, b in pairwise(bounds)]
+
+
+def update(
+    scheme: AnyScheme, work: Work, payload: Any, personal: Any, batches: Batch, how: str
+) -> tuple[Any, Any]:
+    """A chunk's local updates: uploads and new personal states, stacked.
+
+    Parameters
+    ----------
+    scheme : Scheme
+        What to run.
+    work : Work
+        What the clients have in common; its batches are ignored.
+    payload : record
+        What the server sent; the fields the scheme calls ``own`` have a row for each client.
+    personal : record
+        Their personal states, stacked.
+    batches : Batch
+        Their batches, with the axes client, step, place.
+    how : str
+        ``vmap``, ``loop``, or ``auto`` for whichever works.
+    """
+    return _together(scheme.local_update, scheme, work, payload, personal, batches, how)
+
+
+def predictors(
+    scheme: AnyScheme, work: Work, payload: Any, personal: Any, batches: Batch, how: str
+) -> Tree:
+    """A chunk's own models, stacked; the parameters are those of :func:`update`."""
+
+    def predict(own: Work, received: Any, state: Any) -> tuple[Model, Nothing]:
+        return Model(scheme.predictor(own, received, state)), Nothing()
+
+    models, _ = _together(predict, scheme, work, payload, personal, batches, how)
+    return cast(Tree, models.w)
+
+
+def newcomers(scheme: AnyScheme, work: Work, payload: Any, batches: Batch, how: str) -> Tree:
+    """The models of clients that join after training, stacked; see :func:`update`."""
+    shared = scheme.shared(work.task, payload)
+
+    def adapt(own: Work, received: Any, state: Nothing) -> tuple[Model, Nothing]:
+        return Model(scheme.newcomer(own, received, shared)), Nothing()
+
+    models, _ = _together(adapt, scheme, work, payload, Nothing(), batches, how)
+    return cast(Tree, models.w)
+
+
+def _together(
+    one: Callable[[Work, Any, Any], tuple[Any, Any]],
+    scheme: AnyScheme,
+    work: Work,
+    payload: Any,
+    personal: Any,
+    batches: Batch,
+    how: str,
+) -> tuple[Any, Any]:
+    """Do one client's work for all of a chunk."""
+    by_client = {name: getattr(payload, name) for name in scheme.own}
+
+    def one_of_many(own: Batch, mine: dict[str, Any], state: Any) -> tuple[Any, Any]:
+        sgd = replace(work.sgd, gradient=slope_in_vmap)
+        return one(replace(work, batches=steps(own), sgd=sgd), payload._replace(**mine), state)
+
+    count = len(batches.active)
+    if how != "loop" and (count > 1 or how == "vmap"):
+        keep_freed_memory()
+        try:
+            return vmap(one_of_many)(batches, by_client, personal)
+        except (RuntimeError, NotImplementedError) as error:
+            if how == "vmap":
+                raise
+            log(INFO, "This model cannot be batched (%s): clients train one by one.", error)
+    results = [
+        one(
+            replace(work, batches=_steps_of(batches, i, work.task.whole)),
+            row_of(scheme, payload, i),
+            pick(personal, i),
+        )
+        for i in range(count)
+    ]
+    return stack([first for first, _ in results]), stack([second for _, second in results])
+
+
+def _steps_of(batches: Batch, client: int, whole: bool) -> list[Batch]:
+    """One client's batches; without padding for a model that padding would change."""
+    found = steps(pick(batches, client))
+    return [batch.whole() for batch in found if batch.active] if whole else found
+
+
+def diagnostics(scheme: AnyScheme, personal: Any, shared: Tree) -> dict[str, list[float]]:
+    """The scheme's own numbers about a chunk's personal states, stacked: a list for each."""
+    with torch.no_grad():
+        found = vmap(lambda state: scheme.diagnostics(state, shared))(personal)
+    return {name: values.tolist() for name, values in found.items()}
+
+
+def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Scores:
+    """Evaluate on each client's test examples.
+
+    Parameters
+    ----------
+    task : Task
+        Model and loss.
+    models : Tree
+        One model for all, or each client's own, stacked.
+    x, y, real : Tensor
+        Test examples with the axes client, place; ``real`` is 0 for padding, else 1.
+    own : bool
+        Whether ``models`` are the clients' own.
+    """
+    return Scores(*_judged(task.score, task.whole, models, x, y, real, own))
+
+
+def right(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Tensor:
+    """Whether each example is predicted right, by client and place; see :func:`score`."""
+
+    def of_one(model: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, ...]:
+        return (task.losses(model, x, y)[1].to(real.dtype) * real,)
+
+    return _judged(of_one, task.whole, models, x, y, real, own)[0]
+
+
+def _judged(
+    judge: Callable[..., tuple[Tensor, ...]],
+    whole: bool,
+    models: Tree,
+    x: Tensor,
+    y: Tensor,
+    real: Tensor,
+    own: bool,
+) -> Sequence[Tensor]:
+    """Judge all clients at once, or one by one where that cannot be or padding would count."""
+
+    def each() -> list[Tensor]:
+        found = []
+        for i in range(len(x)):
+            model = {k: v[i] for k, v in models.items()} if own else models
+            count = int(real[i].sum()) if whole else len(real[i])
+            found.append(judge(model, x[i, :count], y[i, :count], real[i, :count]))
+        return [_padded(parts) for parts in zip(*found, strict=True)]
+
+    with torch.no_grad():
+        if whole or len(x) == 1:
+            return each()
+        try:
+            axes = (0 if own else None, 0, 0, 0)
+            return cast(Sequence[Tensor], vmap(judge, in_dims=axes)(models, x, y, real))
+        except (RuntimeError, NotImplementedError):
+            return each()
+
+
+def _padded(parts: Sequence[Tensor]) -> Tensor:
+    """Numbers, or rows of unequal length, one under the other."""
+    rows = list(parts)
+    return torch.stack(rows) if rows[0].ndim == 0 else pad_sequence(rows, batch_first=True)

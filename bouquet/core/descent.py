@@ -1,0 +1,202 @@
+"""The one training loop."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from bouquet.core.syntax_lock import parsing
+from bouquet.core.trees import Tree, norm
+
+
+class Step(Protocol):
+    """What a step is taken on: a batch, or several of them."""
+
+    @property
+    def active(self) -> Tensor:
+        """1, or 0 for a step that only other clients take."""
+
+
+Parts = tuple[Tree | Tensor, ...]
+P = TypeVar("P", bound=Tree | tuple[Any, ...])
+S = TypeVar("S", bound=Step)
+
+
+def slope(objective: Callable[[Parts, S], Tensor], parts: Parts, batch: S) -> Parts:
+    """The gradient of an objective in the parts of a point, by plain autograd."""
+    leaves: list[Tensor] = []
+
+    def leaf(value: Tensor) -> Tensor:
+        leaves.append(value.detach().requires_grad_())
+        return leaves[-1]
+
+    with torch.enable_grad():
+        value = objective(_each(leaf, parts), batch)
+    found = iter(torch.autograd.grad(value, leaves, materialize_grads=True))
+    return _each(lambda _: next(found), parts)
+
+
+def _each(change: Callable[[Tensor], Tensor], parts: Parts) -> Parts:
+    """Parts with every tensor changed, in the order of the parts and names."""
+    return tuple(
+        change(part) if isinstance(part, Tensor) else {n: change(v) for n, v in part.items()}
+        for part in parts
+    )
+
+
+def slope_in_vmap(objective: Callable[[Parts, S], Tensor], parts: Parts, batch: S) -> Parts:
+    """The same inside ``torch.func.vmap``, where plain autograd cannot go."""
+    return cast(Parts, functional_gradient(objective)(parts, batch))
+
+
+def functional_gradient(objective: Callable[..., Tensor]) -> Callable[..., Any]:
+    """``torch.func.grad``: a gradient that can be batched and differentiated again.
+
+    Its first use imports for more than a second, which a device that trains one client saves.
+    """
+    with parsing:
+        _import_once()
+    return torch.func.grad(objective)
+
+
+@functools.cache
+def _import_once() -> None:
+    torch.func.grad(torch.sum)(torch.zeros(1))
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """How a local step is taken.
+
+    Parameters
+    ----------
+    lr : float
+        Step size η.
+    clip : float
+        Largest norm of a gradient; 0 for any.
+    clip_all : bool
+        Whether that is the norm over all parts of a tuple, not of each.
+    decoupled_decay : float
+        Strength λ of a pull towards 0 beside the gradient, w ← w − η g − η λ w, which no
+        clipping sees (as in AdamW); 0 for none. Decay that is part of the loss is the task's.
+    gradient : callable
+        ``slope``, or ``slope_in_vmap`` for clients that train together.
+    """
+
+    lr: float
+    clip: float = 0.0
+    clip_all: bool = False
+    decoupled_decay: float = 0.0
+    gradient: Callable[..., Any] = slope
+
+
+def descend(
+    loss: Callable[[P, S], Tensor],
+    params: P,
+    batches: Sequence[S],
+    sgd: Sgd,
+    *,
+    moving: Sequence[str] | None = None,
+    rates: Mapping[str, float] | None = None,
+    project: Callable[[P], P] | None = None,
+) -> P:
+    """Take one gradient step per batch, all parts moving from the same point.
+
+    Parameters
+    ----------
+    loss : callable
+        The objective; autograd differentiates it in all that moves at once.
+    params : Tree, or a record of trees and tensors
+        Where to start; left untouched. A record's trees move side by side, each decayed at
+        its own rate; single tensors are neither clipped nor decayed.
+    batches : sequence of Batch, or of anything that knows whether it is active
+        One a step.
+    sgd : Sgd
+        Step size, clipping, decay.
+    moving : sequence of str, optional
+        The fields of a record that move; without, all do.
+    rates : mapping of str to float, optional
+        Step sizes of single fields, instead of ``sgd.lr``.
+    project : callable, optional
+        Applied after every step, for example to stay in [0, 1].
+
+    Returns
+    -------
+    Tree or record
+        The end point, of the same type as ``params``.
+    """
+    if isinstance(params, dict):
+        names: tuple[str, ...] = ("",)
+    else:
+        names = params._fields if moving is None else tuple(moving)  # type: ignore[attr-defined]
+    speeds = [(rates or {}).get(name, sgd.lr) for name in names]
+
+    def parts_of(point: P) -> Parts:
+        return (point,) if isinstance(point, dict) else tuple(getattr(point, n) for n in names)
+
+    def whole(parts: Parts) -> P:
+        if isinstance(params, dict):
+            return cast(P, parts[0])
+        changed = dict(zip(names, parts, strict=True))
+        return cast(P, params._replace(**changed))  # type: ignore[attr-defined]
+
+    # An inactive step has gradient 0 whatever the objective adds to the loss, so a
+    # client that takes fewer steps than its neighbours stays where it is.
+    def objective(parts: Parts, batch: S) -> Tensor:
+        return batch.active * loss(whole(parts), batch)
+
+    # The first step leaves the caller's tensors alone; the next ones may overwrite ours,
+    # which spares a new copy of the weights in every step. What a projection returns may
+    # be anybody's.
+    move: Callable[..., Tensor] = torch.sub
+    parts = parts_of(params)
+    for batch in batches if any(isinstance(part, Tensor) or part for part in parts) else ():
+        gradient = _clipped(sgd.gradient(objective, parts, batch), sgd)
+        steps = zip(parts, gradient, speeds, strict=True)
+        parts = tuple(
+            _step(move, part, down, rate, sgd, batch.active) for part, down, rate in steps
+        )
+        move = Tensor.sub_ if project is None else torch.sub
+        if project is not None:
+            parts = parts_of(project(whole(parts)))
+    return whole(parts)
+
+
+def _clipped(gradient: Parts, sgd: Sgd) -> Parts:
+    """A gradient whose trees are within the bound, together or each on its own."""
+    if not sgd.clip:
+        return gradient
+    sizes = [norm(part) if isinstance(part, dict) else None for part in gradient]
+    if sgd.clip_all:
+        known = torch.stack([size for size in sizes if size is not None])
+        together = torch.linalg.vector_norm(known)
+        sizes = [None if size is None else together for size in sizes]
+    return tuple(
+        part if isinstance(part, Tensor) or size is None else _shortened(part, size, sgd.clip)
+        for part, size in zip(gradient, sizes, strict=True)
+    )
+
+
+def _shortened(tree: Tree, size: Tensor, bound: float) -> Tree:
+    shrink = (bound / size.clamp(min=1e-30)).clamp(max=1.0)
+    return {name: shrink.to(value.dtype) * value for name, value in tree.items()}
+
+
+def _step(
+    move: Callable[..., Tensor],
+    part: Tree | Tensor,
+    gradient: Tree | Tensor,
+    lr: float,
+    sgd: Sgd,
+    active: Tensor,
+) -> Tree | Tensor:
+    if isinstance(part, Tensor):
+        return move(part, cast(Tensor, gradient), alpha=lr)
+    slopes = cast(Tree, gradient)
+    if sgd.decoupled_decay:
+        decay = sgd.decoupled_decay * active
+        slopes = {name: slope + decay * part[name] for name, slope in slopes.items()}
+    return {name: move(value, slopes[name], alpha=lr) for name, value in part.items()}

@@ -1,0 +1,403 @@
+"""The one abstraction: a scheme is its keys, with methods.
+
+Both halves stand side by side: what a client computes and keeps, what leaves the device, and
+what the server does with it. No scheme knows about Flower, messages, files or processes, and
+every method of a client works on one client, so that a node can run it for many at once with
+``torch.func.vmap``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast, get_args, get_origin
+
+from torch import Tensor
+
+from bouquet.core.descent import Sgd, Step, descend
+from bouquet.core.task import Batch, Task
+from bouquet.core.trees import Nothing, Tree
+
+Record = tuple[Any, ...]
+Personal = TypeVar("Personal", bound=Record)
+Payload = TypeVar("Payload", bound=Record)
+Upload = TypeVar("Upload", bound=Record)
+Server = TypeVar("Server", bound=Record)
+_SIDES: Any = (Personal, Payload, Upload, Server)
+Point = TypeVar("Point", bound=Tree | Record)
+S = TypeVar("S", bound=Step)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client is given to work with in a round.
+
+    Parameters
+    ----------
+    task : Task
+        Model and loss.
+    sgd : Sgd
+        Step size and its kin.
+    batches : sequence of Batch
+        The round's minibatches: as many as the scheme draws, else one a local step.
+    steps : int
+        Local steps; 0 where passes over the data are counted instead.
+    round : int
+        The round's number, from 1.
+    luck : float
+        A number from 0 to 1, drawn anew for every client and round, for schemes whose
+        clients do a random part of the work. Clients that train together have the same.
+    watch : callable, optional
+        Told of every step: the points before and after it, and its batch.
+    """
+
+    task: Task
+    sgd: Sgd
+    batches: Sequence[Batch]
+    steps: int = 0
+    round: int = 1
+    luck: float = 0.0
+    watch: Callable[[Any, Any, Any], None] | None = None
+
+    @property
+    def local_batches(self) -> Sequence[Batch]:
+        """The batches of the local steps, where a scheme draws more."""
+        return self.batches[: self.steps] if self.steps else self.batches
+
+    def some_batches(self, steps: int) -> Sequence[Batch]:
+        """The first so many batches; 0 for those of the local steps."""
+        return self.batches[:steps] if steps else self.local_batches
+
+    def descend(
+        self,
+        objective: Callable[[Point, S], Tensor],
+        point: Point,
+        batches: Sequence[S],
+        *,
+        lr: float = 0.0,
+        rates: Mapping[str, float] | None = None,
+        hold: Sequence[str] = (),
+        project: Callable[[Point], Point] | None = None,
+    ) -> Point:
+        """Take a gradient step for each batch, all parts moving from the same point.
+
+        Parameters
+        ----------
+        objective : callable
+            Of a point and a batch; autograd differentiates it in all that moves.
+        point : Tree, or a record of trees and tensors
+            Where to start; left untouched.
+        batches : sequence
+            One a step.
+        lr : float
+            Step size; 0 for the run's.
+        rates : mapping of str to float, optional
+            Step sizes of single fields of a record.
+        hold : sequence of str
+            Fields of a record that rest.
+        project : callable, optional
+            Applied after every step, for example to stay in [0, 1].
+        """
+        sgd = replace(self.sgd, lr=lr) if lr else self.sgd
+        if isinstance(point, dict):
+            moving: Any = None
+        else:
+            moving = tuple(name for name in point._fields if name not in hold)  # type: ignore[attr-defined]
+        stretches = [batches] if self.watch is None else [[batch] for batch in batches]
+        for stretch in stretches:
+            before = point
+            point = descend(
+                objective, point, stretch, sgd, moving=moving, rates=rates, project=project
+            )
+            if self.watch is not None:
+                self.watch(before, point, stretch[0])
+        return point
+
+
+class Model(NamedTuple):
+    """The record of weights w: what most schemes send both ways."""
+
+    w: Tree
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client as the server's half of a scheme knows it.
+
+    Parameters
+    ----------
+    examples : int
+        How many it trains on.
+    weight : float
+        Its weight in a mean, by the key ``weights``.
+    labels : tuple of int
+        Examples of each label, where the user lets clients tell; else empty.
+    """
+
+    examples: int
+    weight: float = 1.0
+    labels: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who takes part, and the facts of the run the server's half may need.
+
+    Parameters
+    ----------
+    members : mapping of str to Member
+        The clients there are now.
+    model : str
+        The model's name.
+    lr : float
+        Local step size.
+    steps, epochs : int
+        Local steps, or passes over the data; the other is 0.
+    sampled : int
+        Clients in a round; 0 for all.
+    seed : int
+        Of the run.
+    """
+
+    members: Mapping[str, Member] = field(default_factory=dict)
+    model: str = ""
+    lr: float = 0.0
+    steps: int = 0
+    epochs: int = 0
+    sampled: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Round(Generic[Upload]):
+    """What the server knows of a round's valid uploads.
+
+    Parameters
+    ----------
+    mean : record
+        Their weighted mean; the fields a scheme names in ``each`` have a row for every
+        one of ``clients`` instead.
+    clients : tuple of str
+        Whose they are, in order of the ids.
+    federation : Federation
+        Everyone, present in this round or not.
+    number : int
+        The round's number, from 1.
+    """
+
+    mean: Upload
+    clients: tuple[str, ...]
+    federation: Federation
+    number: int = 1
+
+
+class Records(NamedTuple):
+    """The types a scheme keeps, receives, sends, and holds at the server."""
+
+    personal: Any
+    payload: Any
+    upload: Any
+    server: Any
+
+
+@dataclass(frozen=True)
+class Scheme(Generic[Personal, Payload, Upload, Server]):
+    """A published method, whole: a subclass's fields are its keys.
+
+    The types in brackets are records (``NamedTuple``): what a client keeps, what it receives,
+    what it sends, and what the server holds.
+
+    Attributes
+    ----------
+    name, title, paper : str
+        Its id, its name in words, and where it comes from.
+    shares, keeps : str
+        What goes to the server; what stays on the device.
+    exception : str
+        Why a client's own values may leave the device, for the schemes whose do.
+    version : int
+        Of its personal state; a stored state of another version is refused.
+    kind : str
+        What its personal state is called, where schemes share one; else by its name.
+    weights : str
+        ``uniform`` or ``examples``: its paper's weights in the mean.
+    clips : str
+        What ``grad-clip`` bounds where a step moves more than one set of weights: ``all`` for
+        their common norm, ``parts`` for the norm of each.
+    own, each : tuple of str
+        Fields of the payload that differ from client to client, and fields of the upload
+        that reach the server one by one instead of as a mean. Both then have the client as
+        their first axis.
+    alone : bool
+        Whether clients train one by one, because their states have unequal shapes.
+    pooled : bool
+        Whether there is one learner that has everybody's data. Simulations only.
+    everyone : bool
+        Whether all clients take part in every round, whatever ``clients-per-round`` says.
+    descends : bool
+        Whether its clients take gradient steps, which weight decay is part of.
+    decay : str
+        A key of its own that does what weight decay does, where they take none.
+    later : str
+        The scheme that stands for it in a pipeline's later stages; empty for itself.
+    first_shows : bool
+        Whether a client's first upload is what it then keeps, because that starts at 0.
+    """
+
+    name: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    shares: ClassVar[str] = ""
+    keeps: ClassVar[str] = "nothing"
+    exception: ClassVar[str] = ""
+    version: ClassVar[int] = 1
+    kind: ClassVar[str] = ""
+    weights: ClassVar[str] = "uniform"
+    clips: ClassVar[str] = "parts"
+    own: ClassVar[tuple[str, ...]] = ()
+    each: ClassVar[tuple[str, ...]] = ()
+    alone: ClassVar[bool] = False
+    pooled: ClassVar[bool] = False
+    everyone: ClassVar[bool] = False
+    descends: ClassVar[bool] = True
+    decay: ClassVar[str] = ""
+    later: ClassVar[str] = ""
+    first_shows: ClassVar[bool] = False
+    _records: ClassVar[Records] = Records(*_SIDES)
+
+    def __init_subclass__(cls) -> None:
+        """Find the records in the brackets behind the base class."""
+        super().__init_subclass__()
+        for base in cls.__dict__.get("__orig_bases__", ()):
+            origin = get_origin(base)
+            if isinstance(origin, type) and issubclass(origin, Scheme):
+                given = dict(zip(origin.__parameters__, get_args(base), strict=True))  # type: ignore[attr-defined]
+                cls._records = Records(*(given.get(one, one) for one in origin._records))
+
+    @property
+    def records(self) -> Records:
+        """The types of what it keeps, receives, sends, and holds at the server."""
+        return self._records
+
+    # What every scheme must say.
+
+    def local_update(
+        self, work: Work, payload: Payload, personal: Personal
+    ) -> tuple[Upload, Personal]:
+        """A client's round: what it sends, and what it keeps."""
+        raise NotImplementedError
+
+    def predictor(self, work: Work, payload: Payload, personal: Personal) -> Tree:
+        """The client's own model."""
+        raise NotImplementedError
+
+    def init_server(self, task: Task) -> Server:
+        """What the server starts with."""
+        raise NotImplementedError
+
+    def downlink(self, server: Server, clients: Sequence[str]) -> Payload:
+        """What goes to some clients."""
+        raise NotImplementedError
+
+    def upload_like(self, server: Server) -> Upload:
+        """An upload with the names and shapes that every upload must have."""
+        raise NotImplementedError
+
+    def aggregate(self, server: Server, uploads: Round[Upload]) -> Server:
+        """What the server makes of a round's uploads."""
+        raise NotImplementedError
+
+    # What most schemes leave as it is.
+
+    def init_personal(self, task: Task, examples: int) -> Personal:
+        """What a client that never took part keeps: nothing."""
+        return cast(Personal, Nothing())
+
+    def shared(self, task: Task, payload: Payload) -> Tree:
+        """The shared model as every client would use it unchanged: the one the server sent."""
+        return cast(Model, payload).w
+
+    def begins_at(self, work: Work, payload: Payload, personal: Personal) -> Tree:
+        """The model whose loss is f_i at the received weights, for weights that follow losses."""
+        return cast(Model, payload).w
+
+    def newcomer(self, work: Work, payload: Payload, shared: Tree) -> Tree:
+        """The model of a client that joins after training and adapts the shared one to its data."""
+        return work.descend(work.task.loss, shared, work.batches)
+
+    def welcome(self, server: Server, federation: Federation) -> Server:
+        """What changes at the server when a run starts and when clients join.
+
+        Once more with the same clients it must change nothing.
+        """
+        return server
+
+    def advise(self, federation: Federation) -> str:
+        """Refuse what cannot work, or return a warning."""
+        return ""
+
+    def weigh(self, server: Server, weights: Mapping[str, float]) -> Mapping[str, float]:
+        """The clients' weights in the next mean."""
+        return weights
+
+    def draws(self, steps: int) -> int:
+        """Batches a client draws for its local steps."""
+        return steps
+
+    def adapts(self) -> int:
+        """Batches of training data the predictor needs."""
+        return 0
+
+    def diagnostics(self, personal: Personal, shared: Tree) -> Tree:
+        """Numbers about a client's personal state that a simulation may tell."""
+        return {}
+
+    def personal_part(self, split: str) -> str:
+        """Which parameters are personal, given what ``personal.split`` says."""
+        return "none"
+
+    def assembled(self) -> "Scheme[Any, Any, Any, Any]":
+        """The scheme with what its own keys wrap around it."""
+        return self
+
+    @property
+    def stateless(self) -> bool:
+        """Whether a client's personal part starts anew at every participation."""
+        return False
+
+    @property
+    def state_kind(self) -> str:
+        """What its personal state is called."""
+        return self.kind or self.name
+
+    @property
+    def stateful(self) -> bool:
+        """Whether a client keeps anything from round to round."""
+        return self.records.personal is not Nothing
+
+    @property
+    def averages(self) -> bool:
+        """Whether the server's weights w come from a mean of the clients'."""
+        sides = (self.records.server, self.records.upload)
+        return all("w" in side._fields for side in sides) and "w" not in self.each
+
+
+AnyScheme = Scheme[Any, Any, Any, Any]
+
+
+class Averaging(Scheme[Personal, Model, Model, Model]):
+    """A scheme whose server holds weights w, sends them, and takes the mean of what comes back."""
+
+    def init_server(self, task: Task) -> Model:
+        """The initial weights."""
+        return Model(task.initial)
+
+    def downlink(self, server: Model, clients: Sequence[str]) -> Model:
+        """The weights as they are."""
+        return server
+
+    def upload_like(self, server: Model) -> Model:
+        """Uploads look like the weights."""
+        return server
+
+    def aggregate(self, server: Model, uploads: Round[Model]) -> Model:
+        """The mean of the uploads."""
+        return uploads.mean

@@ -1,0 +1,139 @@
+"""What a client learns: a model, its loss, and how well it does."""
+
+import copy
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from bouquet.core.chance import Seeded
+from bouquet.core.trees import Tree, dot
+
+
+class Batch(NamedTuple):
+    """The examples of one local step.
+
+    Clients of unequal size train side by side, so a batch may be padded: padding
+    has weight 0, and the weights of the real examples sum to 1.
+
+    Parameters
+    ----------
+    x, y : Tensor
+        Inputs and targets, first axis the example.
+    weight : Tensor
+        Each example's weight in the batch's mean.
+    active : Tensor
+        1, or 0 for a step that only other clients take.
+    place : Tensor
+        Where the examples are among the client's own.
+    chance : Tensor
+        The seed of the model's own draws in this step, for models that draw.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    active: Tensor
+    place: Tensor = torch.zeros((), dtype=torch.int64)
+    chance: Tensor = torch.zeros((), dtype=torch.int64)
+
+    def whole(self) -> "Batch":
+        """The same without padding."""
+        real = self.weight > 0
+        return self._replace(
+            x=self.x[real], y=self.y[real], weight=self.weight[real], place=self.place[real]
+        )
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model without weights, where its weights start, and its loss.
+
+    It learns as PyTorch's models do in training (dropout drops) and is judged as they are
+    when they are used (dropout rests).
+
+    Parameters
+    ----------
+    module : nn.Module
+        Used for its structure only, in training mode. Calling it with other weights swaps
+        them in for the moment, so two threads must not share one.
+    initial : Tree
+        The weights everyone starts from.
+    classes : int
+        Number of classes; 0 for the quadratic problems, which have no accuracy.
+    personal : frozenset of str
+        The parameters that are personal in schemes that split the model.
+    weight_decay : float
+        λ of the (λ/2) ‖w‖² that is part of the loss trained on, and of no loss reported.
+    draws : bool
+        Whether the model draws at random while it learns.
+    whole : bool
+        Whether padding would change what the model learns or says, because it draws for the
+        whole batch or takes statistics over it: its clients train and are judged one by one.
+    """
+
+    module: nn.Module
+    initial: Tree
+    classes: int
+    personal: frozenset[str] = frozenset()
+    weight_decay: float = 0.0
+    draws: bool = False
+    whole: bool = False
+
+    @cached_property
+    def _judged(self) -> nn.Module:
+        """The model as it is used."""
+        return copy.deepcopy(self.module).eval()
+
+    def output(self, params: Tree, x: Tensor) -> Tensor:
+        """What the model says about each example when it is used."""
+        said: Tensor = functional_call(self._judged, params, (x,))
+        return said
+
+    def training_output(self, params: Tree, x: Tensor, seed: int) -> Tensor:
+        """What it says while it learns; the seed is for what it draws."""
+        with Seeded(seed) if self.draws else nullcontext():
+            said: Tensor = functional_call(self.module, params, (x,))
+        return said
+
+    def losses(self, params: Tree, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Each example's loss, and whether it was predicted right."""
+        return self.judge(self.output(params, x), x, y)
+
+    def judge(self, output: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Each output's loss, and whether it is right (of a text: at which share of places)."""
+        if self.classes and y.ndim == 2:
+            return _text(output, y)
+        if self.classes:
+            return cross_entropy(output, y, reduction="none"), output.argmax(dim=1) == y
+        gap = output - y
+        loss = 0.5 * torch.einsum("bi,bij,bj->b", gap, x, gap)
+        return loss, torch.zeros_like(loss, dtype=torch.bool)
+
+    def loss(self, params: Tree, batch: Batch) -> Tensor:
+        """The batch's mean loss, f(w; ξ), with the decay where there is one."""
+        seed = int(batch.chance) if self.draws else 0
+        output = self.training_output(params, batch.x, seed)
+        loss = self.judge(output, batch.x, batch.y)[0] @ batch.weight
+        return loss + 0.5 * self.weight_decay * dot(params, params) if self.weight_decay else loss
+
+    def score(self, params: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss and accuracy on the examples that are no padding."""
+        losses, right = self.losses(params, x, y)
+        return losses @ real / real.sum(), right.to(real.dtype) @ real / real.sum()
+
+
+def _text(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and accuracy of each text, as means over its positions.
+
+    Positions with the target -100, which torch's cross entropy knows as none, do not count.
+    """
+    losses = cross_entropy(output.transpose(1, 2), y, reduction="none")
+    count = (y != -100).sum(dim=1).clamp(min=1)
+    right = (output.argmax(dim=2) == y).sum(dim=1)
+    return losses.sum(dim=1) / count, right.to(losses.dtype) / count

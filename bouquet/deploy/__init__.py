@@ -1,0 +1,1 @@
+"""Real machines: certificates and keys, a SuperLink and its nodes."""

@@ -1,0 +1,147 @@
+"""What a run's clients have in common: the data, and the task these pose to the model."""
+
+import functools
+import os
+import threading
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bouquet.core.errors import BadInput
+from bouquet.core.task import Task
+from bouquet.core.trees import (
+    Tree,
+    fingerprint,
+)
+from bouquet.data import DataConfig, FederatedData, load
+from bouquet.models import Maker, build, layout_of, personal_names, refuse_inputs, refuse_output
+from bouquet.probe import probed, refuse_single_examples
+from bouquet.settings import Settings
+
+# The one learner of a scheme that pools the clients' data.
+POOL = "pool"
+
+_loading = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Data and task, the same for every node of a run."""
+
+    data: FederatedData
+    task: Task
+
+
+def make_task(
+    settings: Settings,
+    input_shape: tuple[int, ...],
+    classes: int,
+    init: Tensor | None,
+    make: Maker | None = None,
+) -> Task:
+    """The task on data of a given shape; ``init`` replaces the model's own start.
+
+    With ``make`` the model is what it makes, and only called by the name of the settings.
+    """
+    personal = replace(settings.personal, split=settings.split)
+    module = build(
+        settings.model, input_shape, classes, settings.run.seed, settings.dtype, personal, make
+    )
+    initial = {name: value.detach() for name, value in module.named_parameters()}
+    if init is not None:
+        initial = {name: init.to(settings.dtype) for name in initial}
+    names = personal_names(list(initial), personal.split, layout_of(module).splits)
+    # On meta, the module is the structure without a second copy of the weights.
+    structure = module.to("meta").train()
+    return Task(structure, initial, classes, names, settings.run.weight_decay)
+
+
+def problem(
+    settings: Settings, only: tuple[str, ...] | None = None, make: Maker | None = None
+) -> Problem:
+    """Load data once per process, and make the task once per thread.
+
+    Nodes of an inline simulation are threads: they share the data, which nobody
+    writes to, but not the task's module. A device loads ``only`` its own clients' data.
+    """
+    with _loading:
+        same = settings.with_run(out="", rounds=1)  # these two make no difference
+        return _problem(same, _stamp(settings.data.path), threading.get_ident(), only, make)
+
+
+def started_from(loaded: Problem, weights: Tree) -> Problem:
+    """The same problem, some of whose weights start where an earlier stage left them."""
+    initial = loaded.task.initial
+    if fingerprint(weights) != fingerprint({n: v for n, v in initial.items() if n in weights}):
+        raise BadInput("The weights this stage starts from do not fit this node's model.")
+    return Problem(loaded.data, replace(loaded.task, initial=initial | weights))
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    """Changes when the file does, so that nobody trains on what it held before."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _problem(
+    settings: Settings,
+    stamp: tuple[int, int],
+    thread: int,
+    only: tuple[str, ...] | None,
+    make: Maker | None,
+) -> Problem:
+    seed = settings.run.seed
+    data = _data(settings.data, seed, settings.dtype, stamp, only, settings.run.validation)
+    return posed(settings, data, make)
+
+
+def posed(settings: Settings, data: FederatedData, make: Maker | None = None) -> Problem:
+    """The problem some data pose to the model, which is tried on them if it is a user's own."""
+    if data.classes:
+        refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
+    task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init, make)
+    if ":" in settings.model.name:
+        task = _tried(settings, task, data)
+    return Problem(data, task)
+
+
+def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
+    """Ask a user's own model about two examples: what is wrong with it, and what it needs."""
+    model, x, y = settings.model.name, data.x[:2], data.y[:2]
+    try:
+        with torch.no_grad():
+            output = task.output(task.initial, x)
+            known = probed(task, data.x)
+    except BadInput:
+        raise
+    except Exception as error:  # whatever the user's code raises
+        raise BadInput(
+            f"model.name {model!r} fails on examples of shape {tuple(x.shape[1:])}: {error}"
+        ) from error
+    refuse_output(model, output, y, data.classes)
+    if known.whole and settings.run.cohort == "vmap":
+        raise BadInput(
+            f"cohort must be 'auto' or 'loop' for model.name {model!r}, not 'vmap': it draws at "
+            "random or takes statistics over a batch, so its clients train one by one."
+        )
+    if known.whole:
+        refuse_single_examples(model, known, data, settings.run.batch_size)
+    return known
+
+
+@functools.lru_cache(maxsize=1)
+def _data(
+    config: DataConfig,
+    seed: int,
+    dtype: torch.dtype,
+    stamp: tuple[int, int],
+    only: tuple[str, ...] | None,
+    validation: float,
+) -> FederatedData:
+    data = load(config, seed, dtype, only).holding_out(validation, seed)
+    return data.preparing(config.scale, config.missing)

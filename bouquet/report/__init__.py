@@ -1,0 +1,1 @@
+"""Runs compared on paper: tables, figures, who is helped or hurt."""

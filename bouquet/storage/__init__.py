@@ -1,0 +1,1 @@
+"""What is on disk: sealed files, personal state, runs' folders."""

@@ -1,0 +1,364 @@
+"""A run's folder: what the run was told, what happened, how it ended, where to go on.
+
+Files appear whole or not at all, except ``events.jsonl`` and ``history.jsonl``, which grow a
+line a round.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+import re
+import secrets
+import shutil
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from bouquet.core.config import flatten
+from bouquet.core.errors import BadInput
+from bouquet.core.trees import Tree
+from bouquet.core.untrusted import Malformed, ids, listed, number, real, text, whole
+from bouquet.storage.files import BadFile, put, seal, sweep, unseal, write_aside, write_atomically
+
+CHECKPOINT = "bouquet-checkpoint-1"
+WARM_START = "bouquet-warm-start-1"
+# What new_name makes.
+NAME = "[0-9]{8}-[0-9]{6}-[0-9a-f]{8}"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The server's state after a round of a stage, and the scheme it belongs to."""
+
+    round: int
+    stage: int
+    scheme: str
+    server: Tree
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder.
+
+    Parameters
+    ----------
+    path : Path
+        Where it is.
+    """
+
+    path: Path
+
+    @property
+    def states(self) -> Path:
+        """Personal state of a simulation's clients."""
+        return self.path / "state"
+
+    @property
+    def predictors(self) -> Path:
+        """The clients' final models."""
+        return self.path / "predictors"
+
+    @property
+    def outcomes(self) -> Path:
+        """Which examples a simulation's clients get right."""
+        return self.path / "outcomes"
+
+    @property
+    def diagnostics(self) -> Path:
+        """What a simulation's nodes last told of personal states, a file each."""
+        return self.path / "diagnostics"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The server's state after the last round."""
+        return self.path / "server" / "checkpoint.safetensors"
+
+    @property
+    def previous_checkpoint(self) -> Path:
+        """The one before, until this run knows that the last one is good."""
+        return self.checkpoint.with_name("checkpoint.previous.safetensors")
+
+    def check_writable(self) -> None:
+        """Say so where the folder could not be made, before any work is done for it."""
+        try:
+            there = next(
+                place for place in (self.path, *self.path.absolute().parents) if place.exists()
+            )
+        except OSError as error:
+            raise BadInput(f"out: {self.path} cannot be written ({error.strerror}).") from error
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise BadInput(f"out: {self.path} cannot be written: {there} is no writable folder.")
+
+    def write_config(self, keys: Mapping[str, object]) -> None:
+        """Make the folder and write every key, resolved."""
+        try:
+            (self.path / "server").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"out: {self.path} cannot be written ({error.strerror}).") from error
+        tables: dict[str, Any] = {}
+        for name, value in keys.items():
+            *prefix, last = name.split(".")
+            table = tables
+            for part in prefix:
+                table = table.setdefault(part, {})
+            table[last] = value
+        # Tables come last in TOML, so that plain keys are not read as part of one.
+        ordered = dict(sorted(tables.items(), key=lambda item: isinstance(item[1], dict)))
+        write_atomically(self.path / "config.toml", tomli_w.dumps(ordered).encode())
+
+    def read_keys(self) -> dict[str, object]:
+        """The keys the run was started with."""
+        return read_toml(self.path / "config.toml")
+
+    def write_classes(self, names: Sequence[str]) -> None:
+        """Remember what the classes are called, one a line, where it is known."""
+        if names:
+            text = "".join(f"{name}\n" for name in names)
+            write_atomically(self.path / "classes.txt", text.encode())
+
+    def write_name(self, name: str) -> None:
+        """Remember the name by which devices know the run."""
+        write_atomically(self._name, f"{name}\n".encode())
+
+    def read_name(self) -> str:
+        """The name by which devices know the run; empty if it never had one.
+
+        Devices that were told another name would start without what they have learned.
+        """
+        if not self._name.exists():
+            return ""
+        try:
+            name = self._name.read_text("ascii").removesuffix("\n")
+        except (OSError, UnicodeDecodeError):
+            name = ""
+        if not re.fullmatch(NAME, name):
+            raise BadFile(f"{self._name} is damaged (it holds no run's name).")
+        return name
+
+    @property
+    def _name(self) -> Path:
+        return self.path / "server" / "name"
+
+    def write_checkpoint(self, round_: int, scheme: str, server: Tree, stage: int = 1) -> None:
+        """Remember the server's state after a round, or at a stage's start."""
+        header = {"round": str(round_), "scheme": scheme, "stage": str(stage)}
+        aside = write_aside(self.checkpoint, seal(CHECKPOINT, header, server))
+        if self.checkpoint.exists():
+            os.replace(self.checkpoint, self.previous_checkpoint)
+        put(aside, self.checkpoint)
+
+    def restore_checkpoint(self) -> None:
+        """Go back to the checkpoint before the last, if there is one."""
+        if self.previous_checkpoint.exists():
+            os.replace(self.previous_checkpoint, self.checkpoint)
+
+    def read_checkpoint(self) -> Checkpoint:
+        """The last finished round and the server's state after it."""
+        if not self.checkpoint.exists():  # a crash between two files: nothing is lost
+            self.restore_checkpoint()
+        header, server = unseal(self.checkpoint, CHECKPOINT)
+        try:
+            round_, stage = int(header["round"]), int(header.get("stage", "1"))
+            return Checkpoint(round_, stage, header["scheme"], server)
+        except (KeyError, ValueError) as error:
+            raise BadFile(f"{self.checkpoint} is damaged (its header is not whole).") from error
+
+    def write_warm_start(self, stage: int, weights: Tree) -> None:
+        """Remember the weights a stage starts from."""
+        path = self._warm_start(stage)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, seal(WARM_START, {"stage": str(stage)}, weights))
+
+    def read_warm_start(self, stage: int) -> Tree:
+        """The weights a stage starts from; empty for the first."""
+        return unseal(self._warm_start(stage), WARM_START)[1] if stage > 1 else {}
+
+    def _warm_start(self, stage: int) -> Path:
+        return self.path / "server" / f"stage{stage}.safetensors"
+
+    def append_event(self, event: Mapping[str, Any]) -> None:
+        """Add a round's line to the log."""
+        self._append("events.jsonl", event)
+
+    def read_events(self, last: int) -> list[dict[str, Any]]:
+        """The log's rounds up to the last, in order; lines that are damaged are left out."""
+        found: dict[int, dict[str, Any]] = {}
+        for line in self._lines("events.jsonl"):
+            event = _parsed(line, _check_event)
+            if event is not None:
+                found.setdefault(event["round"], event)
+        return [found[round_] for round_ in sorted(found) if round_ <= last]
+
+    def check_events(self, last: int) -> None:
+        """Refuse a log that lacks a finished round: the summary is summed up from it."""
+        path = self.path / "events.jsonl"
+        if not path.exists():
+            return
+        told = {event["round"] for event in self.read_events(last)}
+        lacking = next((round_ for round_ in range(1, last + 1) if round_ not in told), None)
+        if lacking is not None:
+            raise BadFile(
+                f"{path} is damaged (it does not tell of round {lacking}); put back a copy, or "
+                "delete it to go on without what it tells of the rounds so far."
+            )
+
+    def rewrite_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Replace the log, for a run that goes on from an earlier round."""
+        lines = "".join(to_json(event) + "\n" for event in events)
+        write_atomically(self.path / "events.jsonl", lines.encode())
+
+    def append_history(self, line: Mapping[str, Any]) -> None:
+        """Add what every client did in a round."""
+        self._append("history.jsonl", line)
+
+    def cut_history(self, last: int) -> None:
+        """Leave out the rounds after the last, and lines that are damaged."""
+        kept: dict[int, bytes] = {}
+        for line in self._lines("history.jsonl"):
+            found = _parsed(line, _check_columns)
+            if found is not None and found["round"] <= last:
+                kept.setdefault(found["round"], line + b"\n")
+        write_atomically(self.path / "history.jsonl", b"".join(kept[one] for one in sorted(kept)))
+
+    def read_diagnostics(self, round_: int) -> dict[str, dict[str, float]]:
+        """What a simulation's nodes told of personal states in a round: numbers by client.
+
+        A file that is damaged tells nothing.
+        """
+        told: dict[str, dict[str, float]] = {}
+        for path in sorted(self.diagnostics.glob("*.json")):
+            found = _parsed(_content(path), _check_columns) or {"round": 0}
+            if found.pop("round") == round_:  # else a node that was not asked, or late
+                for place, client in enumerate(found.pop("clients")):
+                    told[client] = {name: values[place] for name, values in found.items()}
+        return told
+
+    def drop_diagnostics(self) -> None:
+        """Forget them once the history has them all."""
+        shutil.rmtree(self.diagnostics, ignore_errors=True)
+
+    def sweep(self, states: Path) -> None:
+        """Remove what a run that was killed left half-written in its folders."""
+        inner = (self.path / "server", self.diagnostics, self.predictors, self.outcomes)
+        sweep(self.path, *inner, states, *states.glob("stage*/"))
+
+    def _lines(self, name: str) -> list[bytes]:
+        """A log's lines; none where there is no log."""
+        return _content(self.path / name).splitlines()
+
+    def _append(self, name: str, line: Mapping[str, Any]) -> None:
+        with open(self.path / name, "ab") as file:
+            file.write(f"{to_json(line)}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())  # before the checkpoint says that the round is done
+
+    def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the table of clients."""
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(self.path / "clients.csv", text.getvalue().encode())
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write how the run ended."""
+        write_atomically(self.path / "summary.json", (to_json(summary, indent=2) + "\n").encode())
+
+
+def _content(path: Path) -> bytes:
+    """What a file holds; nothing where it is not there or cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _parsed(line: bytes, check: Callable[[dict[str, Any]], None]) -> dict[str, Any] | None:
+    """A line of a log, or nothing where a crash cut it short or it was damaged."""
+    try:
+        found = json.loads(line.decode())
+        if not isinstance(found, dict):
+            return None
+        check(found)
+    except (ValueError, KeyError, RecursionError):
+        return None
+    return found
+
+
+def _check_event(event: Mapping[str, Any]) -> None:
+    """Refuse an event that a resumed run could not build on."""
+    whole(event["round"], "round", low=1)
+    number(event["seconds"], "seconds")
+    whole(event["bytes_up"], "bytes_up")
+    whole(event["bytes_down"], "bytes_down")
+    ids(event["clients"], "clients")
+    listed(event["failures"], "failures", _failure)
+    if not isinstance(event["metrics"], dict):
+        raise Malformed("metrics must be an object")
+    for name, value in event["metrics"].items():
+        _perhaps(value, name)
+
+
+def _failure(value: object, what: str) -> None:
+    if not isinstance(value, dict):
+        raise Malformed(f"{what} must be objects")
+    text(value["client"], what)
+    text(value["reason"], what)
+
+
+def _check_columns(found: Mapping[str, Any]) -> None:
+    """Refuse what is not a number, or null, for each of some clients in a round."""
+    whole(found["round"], "round", low=1)
+    count = len(ids(found["clients"], "clients"))
+    for name in found.keys() - {"version", "round", "clients"}:
+        listed(found[name], name, _perhaps, count)
+
+
+def _perhaps(value: object, what: str) -> None:
+    """A number, or null for one that is not known."""
+    if value is not None:
+        real(value, what)
+
+
+def unused(what: str) -> Path:
+    """A folder under ``runs/`` that is not there yet, by the time and what it is for."""
+    base = Path("runs") / f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{what}"
+    places = (base if n == 1 else base.with_name(f"{base.name}-{n}") for n in range(1, 1000))
+    return next(place for place in places if not place.exists())
+
+
+def new_name() -> str:
+    """A run's name on devices: like no other, and later runs sort after earlier ones."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def to_json(value: object, indent: int | None = None) -> str:
+    """JSON as everyone reads it: a number that is not finite is null."""
+
+    def known(part: object) -> object:
+        if isinstance(part, float) and not math.isfinite(part):
+            return None
+        if isinstance(part, Mapping):
+            return {name: known(one) for name, one in part.items()}
+        return [known(one) for one in part] if isinstance(part, (list, tuple)) else part
+
+    separators = (",", ":") if indent is None else None  # a log is for programs, and large
+    return json.dumps(known(value), indent=indent, allow_nan=False, separators=separators)
+
+
+def read_toml(path: Path) -> dict[str, object]:
+    """The flat keys of a TOML file, or a sentence that says what is wrong with it."""
+    try:
+        return flatten(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror}).") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not valid TOML: {error}.") from error

@@ -1,0 +1,1 @@
+"""Watching runs: the page in a browser, TensorBoard."""

@@ -1,6 +1,0 @@
-"""Federated data sets: who holds which examples, and what each client holds out."""
-
-from data.federated import DataConfig, FederatedData, Split
-from data.sources import DATASETS, DataSet, load
-
-__all__ = ["DATASETS", "DataConfig", "DataSet", "FederatedData", "Split", "load"]

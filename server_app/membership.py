@@ -1,0 +1,215 @@
+"""Which clients there are and where they live."""
+
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from logging import WARNING
+
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+
+from bouquet.core.errors import BadInput, RunFailed
+from bouquet.core.seeding import generator
+from bouquet.core.trees import Tree
+from bouquet.flower import wire
+from bouquet.flower.exchange import DEPLOYED_PAUSE, HALF_SENT, lost, pause
+from bouquet.flower.private import log
+from bouquet.server_app.replies import Facts, Refused, read_introduction
+from bouquet.settings import Settings
+
+# Seconds that a simulation waits for its nodes.
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Client:
+    """A client as the server knows it.
+
+    Parameters
+    ----------
+    id : str
+        Its stable name.
+    node : int
+        Flower's id of the node that hosts it, another one in every run.
+    place : int
+        The node's place among the nodes, which are in order of their first clients.
+    train_examples, test_examples : int
+        How much data it has.
+    labels : tuple of int
+        Examples of each label, where the user lets nodes tell.
+    joins : int
+        The round it appears in; 0 for a client that is there from the start.
+    """
+
+    id: str
+    node: int
+    place: int
+    train_examples: int
+    test_examples: int
+    labels: tuple[int, ...] = ()
+    joins: int = 0
+
+
+@dataclass
+class Roster:
+    """The clients that have introduced themselves.
+
+    Parameters
+    ----------
+    clients : dict
+        By id.
+    nodes : set of int
+        Those that have answered.
+    facts : Facts or None
+        What they say of the data.
+    asked : dict
+        Nodes that have not answered yet, and the messages that asked them.
+    expected : int
+        How many nodes there are, by what they say; of devices it is never known.
+    left_out : dict
+        Nodes whose introduction was no good, and why; they are asked again in the next round.
+    """
+
+    clients: dict[str, Client] = field(default_factory=dict)
+    nodes: set[int] = field(default_factory=set)
+    facts: Facts | None = None
+    asked: dict[int, str] = field(default_factory=dict)
+    expected: int = 1
+    left_out: dict[int, BadInput | RunFailed] = field(default_factory=dict)
+
+    def present(self, round_: int) -> dict[str, Client]:
+        """The clients that are there in a round, in order of their ids."""
+        return {one: who for one, who in sorted(self.clients.items()) if who.joins <= round_}
+
+    def hold_back(self, count: int, until: int) -> None:
+        """Let the last clients appear in a later round."""
+        for one in sorted(self.clients)[len(self.clients) - count :]:
+            self.clients[one] = replace(self.clients[one], joins=until)
+
+    def sample(self, count: int, seed: int, round_: int) -> list[Client]:
+        """A round's clients: drawn from the sorted ids by the seed and the round alone."""
+        ids = list(self.present(round_))
+        if count and count < len(ids):
+            chosen = generator(seed, "sample", round_).choice(len(ids), count, replace=False)
+            ids = [ids[place] for place in sorted(chosen)]
+        return [self.clients[one] for one in ids]
+
+    def update(
+        self,
+        grid: Grid,
+        settings: Settings,
+        state_dir: str,
+        stop: threading.Event,
+        deployed: bool = False,
+    ) -> None:
+        """Ask nodes that are new which clients they host, and wait until enough are there.
+
+        A simulation has enough when all nodes have answered. A deployment has when
+        ``min-clients`` have; from then on nobody waits for a device's introduction. A node whose
+        introduction is no good is left out, unless too few are left: then the run ends with
+        the reason. In a simulation, where all nodes have the same user, what a node says is
+        wrong with the input ends it at once.
+        """
+        limit, least = time.monotonic() + PATIENCE, settings.run.min_clients if deployed else 1
+        self.left_out = {}
+        while True:
+            online = set(grid.get_node_ids())
+            self._ask(grid, settings, state_dir, online)
+            node_of = {one: node for node, one in self.asked.items()}
+            for reply in list(grid.pull_messages(set(node_of))) if node_of else []:
+                node = node_of[reply.metadata.reply_to_message_id]
+                del self.asked[node]
+                if lost(reply):  # if it comes back, it is asked again
+                    continue
+                try:
+                    said = self._welcome(reply, node, online)
+                    self.expected = max(self.expected, 1 if deployed else said)
+                except (BadInput, RunFailed) as error:
+                    if isinstance(error, BadInput) and not deployed:
+                        raise
+                    self.left_out[node] = error
+                    log(WARNING, "Node %s is left out: %s", node, error)
+            if self._enough(least) and (deployed or not self.asked):
+                return
+            self._give_up(online, time.monotonic() > limit, deployed)
+            pause(DEPLOYED_PAUSE if deployed else 0.005, stop)
+
+    def _enough(self, least: int) -> bool:
+        answered = len(self.nodes | self.left_out.keys())
+        return answered >= self.expected and len(self.clients) >= max(1, least)
+
+    def _give_up(self, online: set[int], late: bool, deployed: bool) -> None:
+        """End a run that waits in vain: too many were left out, or nodes do not come."""
+        answered = self.nodes | self.left_out.keys()
+        settled = online <= answered and (deployed or len(answered) >= self.expected)
+        if self.left_out and settled:
+            raise next(iter(self.left_out.values()))
+        if late and not (deployed or self.asked):
+            raise RunFailed(
+                f"Of {self.expected} nodes, {len(answered)} introduced themselves within "
+                f"{PATIENCE:.0f} seconds."
+            )
+
+    def _ask(self, grid: Grid, settings: Settings, state_dir: str, online: set[int]) -> None:
+        """Ask the nodes that are new; a node that left before it answered is forgotten."""
+        self.asked = {node: one for node, one in self.asked.items() if node in online}
+        self.left_out = {node: why for node, why in self.left_out.items() if node in online}
+        fresh = sorted(online - self.nodes - self.asked.keys() - self.left_out.keys())
+        note = ConfigRecord({"state-dir": state_dir})
+        asks = [message(settings, node, MessageType.QUERY, 0, {}, note) for node in fresh]
+        self.asked |= zip(fresh, grid.push_messages(asks) if asks else (), strict=True)
+
+    def _welcome(self, reply: Message, node: int, online: set[int]) -> int:
+        """Take in a node; returns how many nodes it says there are."""
+        try:
+            found = read_introduction(reply)
+        except Refused as why:
+            raise RunFailed(f"A node could not introduce itself: {why}") from why
+        disagreement = found.facts.differs(self.facts) if self.facts else ""
+        if disagreement:
+            raise RunFailed(f"Nodes disagree on {disagreement}.")
+        self.facts = self.facts or found.facts
+        if found.warning:
+            log(WARNING, "%s", found.warning)
+        self.nodes.add(node)
+        for who in found.clients:
+            before = self.clients.get(who.id)
+            if before is not None and before.node in online - {node}:
+                log(WARNING, "Node %s says it is client %s, which is there already.", node, who.id)
+                continue
+            if before is not None:  # a device that was restarted without a key is a new node
+                log(WARNING, "Client %s is now on node %s.", who.id, node)
+            joins = 0 if before is None else before.joins
+            self.clients[who.id] = Client(
+                who.id, node, 0, who.train_examples, who.test_examples, who.labels, joins
+            )
+        self._settle_places()
+        return found.nodes
+
+    def _settle_places(self) -> None:
+        """Number the nodes in order of their first clients: the same in every run and engine."""
+        places: dict[int, int] = {}
+        for one in sorted(self.clients):
+            who = self.clients[one]
+            place = places.setdefault(who.node, len(places))
+            self.clients[one] = replace(who, place=place)
+
+
+def by_node(clients: Iterable[Client]) -> dict[int, list[Client]]:
+    """Clients grouped by node, nodes and clients in an order that is the same in every run."""
+    groups: dict[int, list[Client]] = {}
+    for client in sorted(clients, key=lambda one: (one.place, one.id)):
+        groups.setdefault(client.node, []).append(client)
+    return groups
+
+
+def message(
+    settings: Settings, node: int, kind: str, round_: int, tree: Tree, note: ConfigRecord
+) -> Message:
+    """A message to a node; the round is Flower's group id."""
+    content = wire.content(tree, MetricRecord(), note)
+    content[wire.SETTINGS] = ConfigRecord(dict(settings.flat()))
+    timeout = settings.run.round_timeout
+    ttl = timeout + HALF_SENT if timeout else None
+    return Message(content, node, kind, ttl=ttl, group_id=str(round_))

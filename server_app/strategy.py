@@ -1,0 +1,377 @@
+"""The one Flower strategy that all schemes run through.
+
+It turns a scheme's pure functions into messages and checks every reply before the
+scheme sees it: what is an error, late, not finite, of the wrong shape or from a
+client that was not asked is counted, logged and left out, and the round goes on.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import INFO, WARNING
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from bouquet.core.round import Part, united, upload_shape
+from bouquet.core.scheme import Federation, Member
+from bouquet.core.task import Task
+from bouquet.core.trees import Tree, fingerprint, flatten, is_finite, norm, unflatten
+from bouquet.flower import wire
+from bouquet.flower.exchange import lost
+from bouquet.flower.private import log
+from bouquet.problem import POOL
+from bouquet.server_app.membership import Client, Roster, by_node, message
+from bouquet.server_app.replies import Refused, Reply, read_reply
+from bouquet.settings import Settings
+from bouquet.stages import Stage
+from bouquet.storage.files import BadFile
+
+
+@dataclass
+class Report:
+    """What came of a round's messages.
+
+    Parameters
+    ----------
+    clients : list of str
+        Those whose replies counted.
+    failures : dict
+        The others, and why.
+    diverged : list of str
+        Those among the failures whose training gave NaN or infinity.
+    scores : dict
+        Each client's numbers: ``{client: {"shared_loss": ...}}``.
+    seconds : dict
+        The slowest node's time by kind of work.
+    nodes : dict
+        The seconds each node that was asked worked, by its place; None for one that was silent.
+    bytes_up, bytes_down : int
+        Of the messages' contents.
+    """
+
+    clients: list[str] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    diverged: list[str] = field(default_factory=list)
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    nodes: dict[int, float | None] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class SchemeStrategy(Strategy):
+    """A scheme as a Flower strategy.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    task : Task
+        Model and loss; the data stay on the nodes.
+    roster : Roster
+        The clients there are.
+    state_dir, predictors_dir : str
+        Where simulated nodes keep personal state and write final models.
+    server : record, optional
+        The scheme's server state to go on from.
+    stage : Stage, optional
+        The stage this is of; the whole run without a pipeline.
+    warm : bool
+        Whether the task starts from another stage's weights, which nodes must be told.
+    outcomes_dir : str
+        Where simulated nodes write which examples their clients' models get right.
+    diagnostics_dir : str
+        Where simulated nodes write numbers about personal states; empty for real devices.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        task: Task,
+        roster: Roster,
+        state_dir: str = "",
+        predictors_dir: str = "",
+        server: Any = None,
+        stage: Stage | None = None,
+        warm: bool = False,
+        outcomes_dir: str = "",
+        diagnostics_dir: str = "",
+    ) -> None:
+        scheme = settings.scheme
+        self.stage = stage or settings.stages[0]
+        self.settings, self.task, self.roster = settings, task, roster
+        self.state_dir, self.predictors_dir = state_dir, predictors_dir
+        self.outcomes_dir, self.diagnostics_dir = outcomes_dir, diagnostics_dir
+        self.server = scheme.init_server(task) if server is None else server
+        self.report = Report()
+        self.federation = Federation()
+        # Clients start personal weights from it; shared ones arrive anyway.
+        parts = scheme.personal_part(settings.personal.split) != "none"
+        named = task.personal if parts else set(task.initial) if scheme.stateful else set()
+        self._warm = {name: task.initial[name] for name in sorted(named)} if warm else {}
+        self._asked: dict[int, list[Client]] = {}
+        self._weights: Mapping[str, float] = {}
+        self._kind = ""
+
+    def payload(self, clients: Sequence[str]) -> Any:
+        """What goes to some clients now."""
+        return self.settings.scheme.downlink(self.server, clients)
+
+    @property
+    def shared(self) -> Tree:
+        """The model the server holds, as every client would use it unchanged."""
+        some = list(self.federation.members)[:1]
+        return self.settings.scheme.shared(self.task, self.payload(some))
+
+    def gather(self, round_: int) -> None:
+        """Find out who is there in a round, and let the scheme welcome those who are new."""
+        run, scheme = self.settings.run, self.settings.scheme
+        present = self.roster.present(round_)
+        if present.keys() == self.federation.members.keys():
+            return
+        members = {
+            one: Member(who.train_examples, self._due(who), who.labels)
+            for one, who in present.items()
+        }
+        self.federation = Federation(
+            members,
+            self.settings.model.name,
+            run.lr,
+            run.local_steps,
+            run.local_epochs,
+            run.clients_per_round,
+            run.seed,
+        )
+        warning = scheme.advise(self.federation)
+        if warning:
+            log(WARNING, warning)
+        self.server = scheme.welcome(self.server, self.federation)
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """One message a node, naming its sampled clients.
+
+        ``arrays`` is not needed: the scheme's server state says what to send.
+        """
+        run = self.settings.run
+        self.gather(server_round)
+        chosen = self.roster.sample(run.clients_per_round, run.seed, server_round)
+        if self.settings.scheme.pooled:
+            chosen = [_pool(chosen)]
+        return self._messages(MessageType.TRAIN, server_round, chosen, {})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """One message a node, naming all its clients that are there."""
+        return self.ask_scores(server_round, self.roster.present(server_round).values())
+
+    def ask_scores(
+        self, server_round: int, clients: Iterable[Client], adapt: int = -1
+    ) -> list[Message]:
+        """One message a node to evaluate some clients.
+
+        With ``adapt`` of at least 0 they are newcomers that first adapt to the frozen
+        server's model by that many rounds' local work.
+        """
+        run = self.settings.run
+        last = server_round >= run.rounds
+        note = {
+            "predictors-dir": self.predictors_dir if last and run.save_predictors else "",
+            "outcomes-dir": self.outcomes_dir if last and run.save_outcomes else "",
+            "adapt": adapt,
+        }
+        return self._messages(MessageType.EVALUATE, server_round, clients, note)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Take in a round's replies, and return what Flower's own loop wants to know."""
+        self.take_in(server_round, replies)
+        return wire.pack(self.shared), self._metrics()
+
+    def take_in(self, server_round: int, replies: Iterable[Message]) -> None:
+        """Give the scheme the mean of the valid uploads; without any, nothing changes.
+
+        An upload may be finite and yet so large that the server's arithmetic overflows. Then
+        the largest is left out, as if it had been refused, until what the server holds is finite.
+        """
+        parts = self._valid(server_round, replies)
+        while parts:
+            new = self._aggregated(server_round, parts)
+            if new is not None:
+                self.server = new
+                return
+            worst = max(parts, key=lambda part: float(norm(part.arrays)))
+            parts = [part for part in parts if part is not worst]
+            self.report.clients = sorted(set(self.report.clients) - set(worst.clients))
+            reason = "weights so large that the server's would become NaN or infinite"
+            self._fail(server_round, worst.clients, reason)
+            self.report.failures = dict(sorted(self.report.failures.items()))
+        log(WARNING, "Round %s had no valid reply: the weights stay as they were.", server_round)
+
+    def _aggregated(self, round_: int, parts: Sequence[Reply]) -> Any:
+        """The server's state after the scheme has taken in uploads; None if it is not finite."""
+        scheme = self.settings.scheme
+        with np.errstate(over="ignore", invalid="ignore"):
+            shares = [Part(part.clients, part.weight, part.arrays) for part in parts]
+            uploads = united(scheme, shares, self.federation, round_)
+            try:
+                new = scheme.aggregate(self.server, uploads)
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                return None  # of a matrix that is not finite
+        return new if is_finite(flatten(new)) else None
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Collect every client's scores."""
+        for _ in self._valid(server_round, replies):
+            pass
+        return self._metrics()
+
+    def summary(self) -> None:
+        """Log what is about to run."""
+        log(INFO, "%s with %s clients", self.settings.scheme.title, len(self.roster.clients))
+
+    def _messages(
+        self, kind: str, round_: int, clients: Iterable[Client], note: dict[str, Any]
+    ) -> list[Message]:
+        self.report = Report()
+        scheme = self.settings.scheme
+        self._asked, self._kind = by_node(clients), kind
+        due = {one.id: self._due(one) for group in self._asked.values() for one in group}
+        training = kind == MessageType.TRAIN
+        self._weights = scheme.weigh(self.server, due) if training else due
+        common = None if scheme.own else flatten(self.payload([]))
+        messages = []
+        for node, group in self._asked.items():
+            ids = [client.id for client in group]
+            words = {
+                "round": round_,
+                "clients": ids,
+                "weights": [self._weights[client] for client in ids],
+                "state-dir": self.state_dir,
+                "diagnostics-dir": self.diagnostics_dir,
+                "lr": self.settings.lr_in(round_, self.stage),
+                **note,
+            }
+            tree = flatten(self.payload(ids)) if common is None else common
+            one = message(self.settings, node, kind, round_, tree, ConfigRecord(words))
+            if self._warm:
+                one.content[wire.WARM] = wire.pack(self._warm)
+            messages.append(one)
+        self.report.bytes_down = sum(wire.size(one.content) for one in messages)
+        return messages
+
+    def _due(self, client: Client) -> float:
+        """A client's weight by the key ``weights``."""
+        return 1.0 if self.settings.weights == "uniform" else float(client.train_examples)
+
+    def _valid(self, round_: int, replies: Iterable[Message]) -> list[Reply]:
+        """The replies that count, in the order of the nodes; the rest goes into the report."""
+        silent = dict(self._asked)
+        self.report.nodes = {group[0].place: None for group in self._asked.values()}
+        valid: dict[int, Reply] = {}
+        for one in replies:
+            node = one.metadata.src_node_id
+            asked = silent.pop(node, None)
+            if asked is None:
+                log(WARNING, "A reply of node %s in round %s was not asked for.", node, round_)
+                continue
+            self.report.nodes[asked[0].place] = None if lost(one) else 0.0
+            try:
+                reply = self._read(round_, one, asked)
+            except Refused as why:
+                self._fail(round_, [client.id for client in asked], str(why))
+                continue
+            self.report.nodes[asked[0].place] = sum(reply.seconds.values())
+            self._note(round_, reply, asked)
+            if reply.clients:
+                valid[node] = reply
+        for asked in silent.values():
+            self._fail(round_, [client.id for client in asked], "no reply in time")
+        self.report.clients.sort()
+        self.report.failures = dict(sorted(self.report.failures.items()))
+        return [valid[node] for node in self._asked if node in valid]
+
+    def _read(self, round_: int, one: Message, asked: Sequence[Client]) -> Reply:
+        """A reply whose content can be trusted."""
+        if not one.has_error():
+            self.report.bytes_up += _size(one)
+        ids = [client.id for client in asked]
+        reply = read_reply(one, self._kind, round_, ids, self.task.classes)
+        uploads = reply.clients if self._kind == MessageType.TRAIN else []
+        expected = sum(self._weights[client] for client in uploads)
+        if not math.isclose(reply.weight, expected, rel_tol=1e-9):
+            raise Refused(f"a weight of {reply.weight} where {expected} is due")
+        if fingerprint(reply.arrays) != upload_shape(
+            self.settings.scheme, self.server, len(uploads)
+        ):
+            raise Refused("weights of the wrong names, shapes or types")
+        if not is_finite(reply.arrays):
+            raise Refused("weights that are NaN or infinite")
+        return reply
+
+    def _note(self, round_: int, reply: Reply, asked: Sequence[Client]) -> None:
+        """Put what a valid reply says into the report."""
+        self.report.clients += reply.clients
+        self.report.diverged += reply.diverged
+        for name, values in reply.scores.items():
+            for client, value in zip(reply.clients, values, strict=True):
+                self.report.scores.setdefault(client, {})[name] = value
+        for what, spent in reply.seconds.items():
+            self.report.seconds[what] = max(self.report.seconds.get(what, 0.0), spent)
+        for client, reason in reply.failures.items():
+            self._fail(round_, [client], reason)
+        named = {*reply.clients, *reply.failures}
+        unnamed = [client.id for client in asked if client.id not in named]
+        if unnamed:
+            self._fail(round_, unnamed, "its node's reply says nothing about it")
+
+    def _fail(self, round_: int, clients: Sequence[str], reason: str) -> None:
+        self.report.failures |= dict.fromkeys(clients, reason)
+        log(WARNING, "Round %s: left out client %s: %s", round_, ", ".join(clients), reason)
+
+    def _metrics(self) -> MetricRecord:
+        """Means over the clients, as Flower's strategies report them."""
+        names = dict.fromkeys(name for scores in self.report.scores.values() for name in scores)
+        columns = {n: [s[n] for s in self.report.scores.values() if n in s] for n in names}
+        return MetricRecord({name: sum(column) / len(column) for name, column in columns.items()})
+
+
+def restored(settings: Settings, task: Task, saved: Tree) -> Any:
+    """The server's state a checkpoint holds, or a refusal of one that is another model's.
+
+    What grows with the clients, such as a graph or a client's own model, may be of any size.
+    """
+    scheme = settings.scheme
+    fresh = flatten(scheme.init_server(task))
+    for name, value in fresh.items():
+        there = saved.get(name, torch.zeros(0, dtype=torch.bool))
+        fits = (there.dtype, there.ndim) == (value.dtype, value.ndim)
+        if not fits or ("/" in name and there.shape != value.shape):
+            raise BadFile(f"The checkpoint does not fit the run's model (see {name}).")
+    restored_server: Any = unflatten(scheme.records.server, saved)
+    return restored_server
+
+
+def _size(reply: Message) -> int:
+    """Bytes of a reply, which may hold what has no size."""
+    try:
+        return wire.size(reply.content)
+    except Exception:  # whatever Flower makes of it; reading the reply says what is wrong
+        return 0
+
+
+def _pool(clients: Sequence[Client]) -> Client:
+    """The one learner that has everybody's data, on the first node."""
+    first = min(clients, key=lambda one: (one.place, one.id))
+    examples = sum(client.train_examples for client in clients)
+    return Client(POOL, first.node, first.place, examples, 0)

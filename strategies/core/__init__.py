@@ -1,1 +1,0 @@
-"""The machinery all schemes share."""

@@ -201,7 +201,7 @@ class Node:
         x, y, real = self._side_by_side([self.problem.data.clients[c].test for c in clients])
         work = self._work(round_, clients)
         adapts = scheme.adapts()
-        differ = scheme.stateful or adapts > 0 or bool(scheme.own) or adapt >= 0
+        differ = scheme.stateful or adapts > 0 or bool(scheme.payload_rows) or adapt >= 0
         if adapt >= 0:
             plan = Plan(adapt * run.local_steps, adapt * run.local_epochs, run.batch_size)
             batches = self._batches(clients, plan, "join", round_)

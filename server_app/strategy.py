@@ -249,7 +249,7 @@ class SchemeStrategy(Strategy):
         due = {one.id: self._due(one) for group in self._asked.values() for one in group}
         training = kind == MessageType.TRAIN
         self._weights = scheme.weigh(self.server, due) if training else due
-        common = None if scheme.own else flatten(self.payload([]))
+        common = None if scheme.payload_rows else flatten(self.payload([]))
         messages = []
         for node, group in self._asked.items():
             ids = [client.id for client in group]

@@ -90,7 +90,7 @@ class Agnostic(Wrapper):
         super().__post_init__()
         told = {
             "shares": f"{self.inner.shares}; its loss at the received weights",
-            "each": (*self.inner.each, "loss"),
+            "upload_rows": (*self.inner.upload_rows, "loss"),
         }
         for fact, value in told.items():
             object.__setattr__(self, fact, value)

@@ -77,8 +77,8 @@ class DFedU(OnGraph[Personal, Payload, Upload, Server]):
     paper = "Dinh et al. 2021, algorithm 2"
     shares = "w_i, its own model, of which its neighbours get weighted sums"
     keeps = "w_i, and the mixing step"
-    own = ("sum", "degree")
-    each = ("w",)
+    payload_rows = ("sum", "degree")
+    upload_rows = ("w",)
 
     def init_personal(self, task: Task, examples: int) -> Personal:
         """Everyone starts at the initial weights."""

@@ -98,8 +98,8 @@ class FedU(OnGraph[Nothing, Payload, Upload, Server]):
     paper = "Dinh et al. 2021, algorithm 1"
     shares = "w_i, the client's own model after its local steps"
     keeps = "nothing but what it sent: the server mixes and returns its model"
-    own = ("w",)
-    each = ("w", "reach")
+    payload_rows = ("w",)
+    upload_rows = ("w", "reach")
 
     def init_server(self, task: Task) -> Server:
         """Nobody took part yet."""

@@ -123,8 +123,8 @@ class Mocha(Scheme[Personal, Payload, Upload, Server]):
     shares = "v_i, the primal vector its dual variables make"
     keeps = "its dual variables, one for each training example"
     exception = "multi-task learning: v_i belongs to the client's own model"
-    own = ("w", "pace")
-    each = ("primal",)
+    payload_rows = ("w", "pace")
+    upload_rows = ("primal",)
     alone = True
     descends = False
     decay = "mocha.ridge"

@@ -262,7 +262,7 @@ def answer(strategy: SchemeStrategy, order: Message) -> Message:
         scheme = strategy.settings.scheme
         metrics["weight"] = sum(cast(list[float], note["weights"]))
         for name, one in flatten(scheme.upload_like(strategy.server)).items():
-            own = name.partition("/")[0] in scheme.each
+            own = name.partition("/")[0] in scheme.upload_rows
             upload[name] = torch.full((len(clients), *one.shape) if own else one.shape, value).to(
                 one.dtype
             )

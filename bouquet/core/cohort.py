@@ -89,7 +89,7 @@ def update(
     work : Work
         What the clients have in common; its batches are ignored.
     payload : record
-        What the server sent; the fields the scheme calls ``own`` have a row for each client.
+        What the server sent; the fields in the scheme's ``payload_rows`` have a row a client.
     personal : record
         Their personal states, stacked.
     batches : Batch
@@ -133,7 +133,7 @@ def _together(
     how: str,
 ) -> tuple[Any, Any]:
     """Do one client's work for all of a chunk."""
-    by_client = {name: getattr(payload, name) for name in scheme.own}
+    by_client = {name: getattr(payload, name) for name in scheme.payload_rows}
 
     def one_of_many(own: Batch, mine: dict[str, Any], state: Any) -> tuple[Any, Any]:
         sgd = replace(work.sgd, gradient=slope_in_vmap)

@@ -25,7 +25,7 @@ def row_of(scheme: AnyScheme, payload: Any, place: int) -> Any:
 
 
 def _changed(scheme: AnyScheme, payload: Any, change: Any) -> Any:
-    own = {name: getattr(payload, name) for name in scheme.own}
+    own = {name: getattr(payload, name) for name in scheme.payload_rows}
     return payload._replace(
         **{
             name: change(part)
@@ -38,7 +38,7 @@ def _changed(scheme: AnyScheme, payload: Any, change: Any) -> Any:
 
 def is_each(scheme: AnyScheme, name: str) -> bool:
     """Whether a tensor of an upload reaches the server one by one instead of as a mean."""
-    return name.partition("/")[0] in scheme.each
+    return name.partition("/")[0] in scheme.upload_rows
 
 
 def upload_shape(scheme: AnyScheme, server: Any, count: int) -> str:

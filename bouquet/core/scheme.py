@@ -173,7 +173,7 @@ class Round(Generic[Upload]):
     Parameters
     ----------
     mean : record
-        Their weighted mean; the fields a scheme names in ``each`` have a row for every
+        Their weighted mean; the fields a scheme names in ``upload_rows`` have a row for every
         one of ``clients`` instead.
     clients : tuple of str
         Whose they are, in order of the ids.
@@ -222,7 +222,7 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
     clips : str
         What ``grad-clip`` bounds where a step moves more than one set of weights: ``all`` for
         their common norm, ``parts`` for the norm of each.
-    own, each : tuple of str
+    payload_rows, upload_rows : tuple of str
         Fields of the payload that differ from client to client, and fields of the upload
         that reach the server one by one instead of as a mean. Both then have the client as
         their first axis.
@@ -252,8 +252,8 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
     kind: ClassVar[str] = ""
     weights: ClassVar[str] = "uniform"
     clips: ClassVar[str] = "parts"
-    own: ClassVar[tuple[str, ...]] = ()
-    each: ClassVar[tuple[str, ...]] = ()
+    payload_rows: ClassVar[tuple[str, ...]] = ()
+    upload_rows: ClassVar[tuple[str, ...]] = ()
     alone: ClassVar[bool] = False
     pooled: ClassVar[bool] = False
     everyone: ClassVar[bool] = False
@@ -377,7 +377,7 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
     def averages(self) -> bool:
         """Whether the server's weights w come from a mean of the clients'."""
         sides = (self.records.server, self.records.upload)
-        return all("w" in side._fields for side in sides) and "w" not in self.each
+        return all("w" in side._fields for side in sides) and "w" not in self.upload_rows
 
 
 AnyScheme = Scheme[Any, Any, Any, Any]

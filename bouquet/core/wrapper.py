@@ -11,7 +11,17 @@ from bouquet.core.trees import Tree
 # What a wrapper says of itself as the scheme inside does.
 FACTS = (
     *("name", "title", "paper", "shares", "keeps", "exception", "version", "kind", "weights"),
-    *("clips", "own", "each", "alone", "pooled", "everyone", "descends", "decay", "later"),
+    *(
+        "clips",
+        "payload_rows",
+        "upload_rows",
+        "alone",
+        "pooled",
+        "everyone",
+        "descends",
+        "decay",
+        "later",
+    ),
     "first_shows",
 )
 

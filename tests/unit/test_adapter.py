@@ -410,7 +410,8 @@ def upload_of(strategy: SchemeStrategy, message: Message, value: float) -> Tree:
     like = flatten(scheme.upload_like(strategy.server))
     return {
         name: torch.full_like(
-            one.expand(count, *one.shape) if name.partition("/")[0] in scheme.each else one, value
+            one.expand(count, *one.shape) if name.partition("/")[0] in scheme.upload_rows else one,
+            value,
         )
         for name, one in like.items()
     }

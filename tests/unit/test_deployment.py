@@ -40,7 +40,10 @@ def test_the_app_that_an_installed_bouquet_sends_is_the_same(
     installed: Path, tmp_path: Path
 ) -> None:
     (installed / "strangers.toml").write_text("of another package")
-    code = "import sys; from bouquet.deploy.deployment import bundle as b; sys.stdout.buffer.write(b())"
+    code = (
+        "import sys; from bouquet.deploy.deployment import bundle; "
+        "sys.stdout.buffer.write(bundle())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

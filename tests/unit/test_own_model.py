@@ -149,7 +149,7 @@ def test_ones_own_module_may_import_torchvision_where_its_operators_are_missing(
     module(code)
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision" / "__init__.py").write_text(TORCHVISION)
-    words = "from models.own import build_own; print(build_own('mynets:Net', (3,), 2))"
+    words = "from bouquet.models.custom import build_own; print(build_own('mynets:Net', (3,), 2))"
     done = subprocess.run(
         [sys.executable, "-c", words],
         env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{DOCUMENT.parents[1]}"},

@@ -93,7 +93,7 @@ def test_what_follows_from_records() -> None:
         pass
 
     class OneByOne(Averaging[Kept]):
-        each = ("w",)
+        upload_rows = ("w",)
 
     assert (Plain().stateful, Plain().averages) == (False, True)
     assert (OneByOne().stateful, OneByOne().averages) == (True, False)
@@ -122,10 +122,10 @@ def test_a_wrapper_says_of_itself_what_the_scheme_inside_says(
 
 def test_an_agnostic_scheme_adds_a_loss_to_what_is_shared() -> None:
     scheme = Agnostic(APFL(), 0.1)
-    assert scheme.each == ("loss",)
+    assert scheme.upload_rows == ("loss",)
     assert scheme.shares == f"{APFL.shares}; its loss at the received weights"
-    assert {one: getattr(scheme, one) for one in FACTS if one not in ("each", "shares")} == {
-        one: getattr(APFL(), one) for one in FACTS if one not in ("each", "shares")
+    assert {one: getattr(scheme, one) for one in FACTS if one not in ("upload_rows", "shares")} == {
+        one: getattr(APFL(), one) for one in FACTS if one not in ("upload_rows", "shares")
     }
 
 

@@ -28,11 +28,11 @@ import torch
 from torch import Tensor
 
 from bouquet.core.errors import BadInput
-from bouquet.core.graphs import OnGraph
 from bouquet.core.scheme import Federation, Round, Work
 from bouquet.core.task import Task
 from bouquet.core.trees import Forest, Tree, distance, mean_of_rows, norm, stack_trees
 from bouquet.strategies import fedu
+from bouquet.strategies.graphs import OnGraph
 
 
 class Personal(NamedTuple):

@@ -28,10 +28,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bouquet.core.graphs import OnGraph
 from bouquet.core.scheme import Federation, Round, Work
 from bouquet.core.task import Task
 from bouquet.core.trees import Forest, Nothing, Tree, mean_of_rows, rows, stack_trees
+from bouquet.strategies.graphs import OnGraph
 
 
 class Payload(NamedTuple):

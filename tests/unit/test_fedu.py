@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
 from bouquet.core.errors import BadInput
-from bouquet.core.graphs import KINDS, graph, roughest
 from bouquet.core.scheme import Federation, Member, Round
 from bouquet.core.trees import Nothing
 from bouquet.strategies import dfedu, fedu
+from bouquet.strategies.graphs import KINDS, graph, roughest
 from tests.conftest import Array, Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work
 

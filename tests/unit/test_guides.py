@@ -79,3 +79,14 @@ def test_the_guides_scheme_keeps_the_laws_as_the_guide_says(mine: Path) -> None:
 
 def test_the_guides_scheme_is_short() -> None:
     assert len(blocks("schemes.md", "python")[0].splitlines()) <= 40
+
+
+def test_the_commands_of_the_concepts_run_as_they_stand(tmp_path: Path) -> None:
+    lines = [line for block in blocks("concepts.md", "") for line in block.splitlines()]
+    assert len(lines) == 3
+    for line in lines:
+        words = [sys.executable, "-m", *shlex.split(line)]
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, check=True)
+    assert json.loads((tmp_path / "runs" / "first" / "summary.json").read_text())["rounds"] == 6
+    assert (tmp_path / "report.html").exists()

@@ -78,7 +78,7 @@ KEYS = ("scheme=./mine.py:FedPer", "model.name=./net.py:Net", "rounds=2", "data.
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel that pip installs; what it needs is that of the tests."""
+    """A virtual environment with the wheel as pip installs it; the rest is that of the tests."""
     root, place = Path(__file__).parents[2], tmp_path_factory.mktemp("environment")
     build = ["build", "--target", "wheel", "--directory", str(place / "dist")]
     subprocess.run([sys.executable, "-m", "hatchling", *build], cwd=root, check=True)

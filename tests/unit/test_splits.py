@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.nn.functional import cross_entropy
 
-from bouquet.client_app import node
+from bouquet import problem
 from bouquet.core.errors import BadInput
 from bouquet.core.task import Batch, Task
 from bouquet.data import DATASETS, FederatedData, Split
@@ -419,8 +419,8 @@ def text(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def forget() -> None:
-    node._data.cache_clear()
-    node._problem.cache_clear()
+    problem._data.cache_clear()
+    problem._problem.cache_clear()
 
 
 ROUND: dict[str, Any] = {

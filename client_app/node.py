@@ -235,8 +235,9 @@ class Node:
     @property
     def _how(self) -> str:
         """Whether clients train as one computation."""
-        apart = self.settings.scheme.alone or self.problem.task.whole
-        return "loop" if apart else self.settings.run.cohort
+        task, asked = self.problem.task, self.settings.run.cohort
+        apart = self.settings.scheme.alone or task.whole or (asked == "auto" and task.convolves)
+        return "loop" if apart else asked
 
     def _train_examples(self, client: str) -> Tensor:
         """Where a client's training examples are; the pool has everybody's."""

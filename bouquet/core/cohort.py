@@ -134,6 +134,7 @@ def _together(
 ) -> tuple[Any, Any]:
     """Do one client's work for all of a chunk."""
     by_client = {name: getattr(payload, name) for name in scheme.payload_rows}
+    work = replace(work, sgd=replace(work.sgd, replay=not work.task.whole))
 
     def one_of_many(own: Batch, mine: dict[str, Any], state: Any) -> tuple[Any, Any]:
         sgd = replace(work.sgd, gradient=slope_in_vmap)

@@ -1,13 +1,16 @@
 """The one training loop."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+from bouquet.core.lifting import NotReplayable
+from bouquet.core.replay import Stretch
 from bouquet.core.syntax_lock import parsing
 from bouquet.core.trees import Tree, norm
 
@@ -84,6 +87,8 @@ class Sgd:
         clipping sees (as in AdamW); 0 for none. Decay that is part of the loss is the task's.
     gradient : callable
         ``slope``, or ``slope_in_vmap`` for clients that train together.
+    replay : bool
+        Whether a step is recorded and replayed where it can be (:mod:`bouquet.core.replay`).
     """
 
     lr: float
@@ -91,6 +96,7 @@ class Sgd:
     clip_all: bool = False
     decoupled_decay: float = 0.0
     gradient: Callable[..., Any] = slope
+    replay: bool = False
 
 
 def descend(
@@ -148,12 +154,17 @@ def descend(
     def objective(parts: Parts, batch: S) -> Tensor:
         return batch.active * loss(whole(parts), batch)
 
+    parts = parts_of(params)
+    if not batches or not any(isinstance(part, Tensor) or part for part in parts):
+        return params
+    if sgd.replay:
+        with suppress(NotReplayable):
+            return whole(_replayed(loss, params, parts, batches, sgd, speeds, project, names))
     # The first step leaves the caller's tensors alone; the next ones may overwrite ours,
     # which spares a new copy of the weights in every step. What a projection returns may
     # be anybody's.
     move: Callable[..., Tensor] = torch.sub
-    parts = parts_of(params)
-    for batch in batches if any(isinstance(part, Tensor) or part for part in parts) else ():
+    for batch in batches:
         gradient = _clipped(sgd.gradient(objective, parts, batch), sgd)
         steps = zip(parts, gradient, speeds, strict=True)
         parts = tuple(
@@ -163,6 +174,79 @@ def descend(
         if project is not None:
             parts = parts_of(project(whole(parts)))
     return whole(parts)
+
+
+def _replayed(
+    loss: Callable[[P, S], Tensor],
+    params: P,
+    parts: Parts,
+    batches: Sequence[S],
+    sgd: Sgd,
+    speeds: Sequence[float],
+    project: Callable[[P], P] | None,
+    names: Sequence[str],
+) -> Parts:
+    """The same steps as :func:`descend` takes, recorded and replayed."""
+    held = {} if isinstance(params, dict) else params._asdict()  # type: ignore[attr-defined]
+    held = {name: value for name, value in held.items() if name not in names}
+
+    def whole(parts: Parts, held: Mapping[str, Any]) -> P:
+        if isinstance(params, dict):
+            return cast(P, parts[0])
+        return cast(P, type(params)(**held, **dict(zip(names, parts, strict=True))))
+
+    def gradient(moving: Sequence[Tensor], held: Any, batch: S) -> list[Tensor]:
+        loss, rest, _ = held
+
+        def objective(parts: Parts, batch: S) -> Tensor:
+            return batch.active * cast(Tensor, loss(whole(parts, rest), batch))
+
+        now = _filled(parts, moving)
+        slopes = _clipped(slope_in_vmap(objective, now, batch), sgd)
+        return _flat(
+            part if isinstance(part, Tensor) else _decayed(part, cast(Tree, at), sgd, batch.active)
+            for part, at in zip(slopes, now, strict=True)
+        )
+
+    def projected(moving: Sequence[Tensor], held: Any) -> list[Tensor]:
+        _, rest, project = held
+        point = project(whole(_filled(parts, moving), rest))
+        return _flat((point,) if isinstance(point, dict) else [getattr(point, n) for n in names])
+
+    moving = _flat(parts)
+    if any(tensor.requires_grad for tensor in moving):
+        raise NotReplayable("somebody differentiates through the steps")
+    rates = [
+        speed
+        for part, speed in zip(parts, speeds, strict=True)
+        for _ in ([part] if isinstance(part, Tensor) else part)
+    ]
+    shape = [() if isinstance(part, Tensor) else tuple(part) for part in parts]
+    key = (type(params), tuple(names), tuple(shape), sgd.clip, sgd.clip_all, sgd.decoupled_decay)
+    stretch = Stretch(
+        gradient,
+        projected if project is not None else None,
+        moving,
+        tuple(rates),
+        (loss, held, project),
+        batches,
+        key,
+    )
+    return _filled(parts, stretch.taken())
+
+
+def _flat(parts: Iterable[Tree | Tensor]) -> list[Tensor]:
+    return [
+        tensor
+        for part in parts
+        for tensor in ([part] if isinstance(part, Tensor) else part.values())
+    ]
+
+
+def _filled(parts: Parts, tensors: Sequence[Tensor]) -> Parts:
+    """Parts with other tensors."""
+    left = iter(tensors)
+    return _each(lambda _: next(left), parts)
 
 
 def _clipped(gradient: Parts, sgd: Sgd) -> Parts:
@@ -195,8 +279,12 @@ def _step(
 ) -> Tree | Tensor:
     if isinstance(part, Tensor):
         return move(part, cast(Tensor, gradient), alpha=lr)
-    slopes = cast(Tree, gradient)
-    if sgd.decoupled_decay:
-        decay = sgd.decoupled_decay * active
-        slopes = {name: slope + decay * part[name] for name, slope in slopes.items()}
+    slopes = _decayed(cast(Tree, gradient), part, sgd, active)
     return {name: move(value, slopes[name], alpha=lr) for name, value in part.items()}
+
+
+def _decayed(slopes: Tree, part: Tree, sgd: Sgd, active: Tensor) -> Tree:
+    if not sgd.decoupled_decay:
+        return slopes
+    decay = sgd.decoupled_decay * active
+    return {name: slope + decay * part[name] for name, slope in slopes.items()}

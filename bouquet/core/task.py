@@ -1,6 +1,7 @@
 """What a client learns: a model, its loss, and how well it does."""
 
 import copy
+from collections.abc import Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.conv import _ConvNd as _Convolution
 
 from bouquet.core.chance import Seeded
 from bouquet.core.trees import Tree, dot
@@ -72,6 +74,9 @@ class Task:
         λ of the (λ/2) ‖w‖² that is part of the loss trained on, and of no loss reported.
     draws : bool
         Whether the model draws at random while it learns.
+    kind : Hashable
+        What the structure is determined by, where that is known: two tasks of one kind differ in
+        their weights alone.
     whole : bool
         Whether padding would change what the model learns or says, because it draws for the
         whole batch or takes statistics over it: its clients train and are judged one by one.
@@ -84,11 +89,17 @@ class Task:
     weight_decay: float = 0.0
     draws: bool = False
     whole: bool = False
+    kind: Hashable = None
 
     @cached_property
     def _judged(self) -> nn.Module:
         """The model as it is used."""
         return copy.deepcopy(self.module).eval()
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether the model has convolutions, which gain nothing by being batched over clients."""
+        return any(isinstance(part, _Convolution) for part in self.module.modules())
 
     def output(self, params: Tree, x: Tensor) -> Tensor:
         """What the model says about each example when it is used."""

@@ -1,0 +1,208 @@
+"""Making a recorded gradient step shorter, and its update part of it."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from bouquet.core.lifting import NotReplayable
+
+aten = torch.ops.aten
+_SAME_IF_SAME_SHAPE = {
+    aten.expand.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+}
+_FUSED = {aten.mm.default: aten.addmm_.default, aten.bmm.default: aten.baddbmm_.default}
+
+
+def mutates(module: GraphModule) -> bool:
+    """Whether a recording writes to anything."""
+    return any(_is_mutable(node) for node in module.graph.nodes)
+
+
+def updating(module: GraphModule, moving: int, rates: int) -> Callable[..., Any]:
+    """A step that moves its first inputs against the slopes that a recording computes.
+
+    Parameters
+    ----------
+    module : GraphModule
+        Its first inputs move; its outputs are their slopes.
+    moving : int
+        How many there are.
+    rates : int
+        How many step sizes come before all other inputs: one for each that moves.
+    """
+    graph = module.graph
+    _check(module)
+    _shorten(graph)
+    places = [node for node in graph.nodes if node.op == "placeholder"]
+    output = next(node for node in graph.nodes if node.op == "output")
+    with graph.inserting_before(places[0]):
+        sizes = [graph.placeholder(f"rate{n}") for n in range(rates)]
+    slopes = [_apart(graph, output, slope, places[:moving]) for slope in output.args[0]]
+    with graph.inserting_before(output):
+        for place, slope, size in zip(places, slopes, sizes, strict=False):
+            alone = slopes.count(slope) == 1 and len(slope.users) == 1
+            _update(graph, place, slope, size, places[:moving] if alone else None)
+    output.args = (None,)
+    return _compiled(module)
+
+
+def projecting(module: GraphModule, moving: int) -> Callable[..., Any]:
+    """A projection that writes to its first inputs what a recording computes of them."""
+    graph = module.graph
+    _check(module)
+    _shorten(graph)
+    places = [node for node in graph.nodes if node.op == "placeholder"][:moving]
+    output = next(node for node in graph.nodes if node.op == "output")
+    ends = [_apart(graph, output, end, places) for end in output.args[0]]
+    with graph.inserting_before(output):
+        for place, end in zip(places, ends, strict=True):
+            if end is not place:
+                graph.call_function(aten.copy_.default, (place, end))
+    output.args = (None,)
+    return _compiled(module)
+
+
+def _check(module: GraphModule) -> None:
+    """Refuse what a replay would get wrong: chance, writing, tensors that nobody told us of."""
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            # A number written in the code is copied; anything else is somebody's tensor.
+            if any(user.target is not aten.lift_fresh_copy.default for user in node.users):
+                raise NotReplayable("a step refers to a tensor that is hidden from it")
+        elif _is_mutable(node):
+            raise NotReplayable(f"a step writes to a tensor ({node.target})")
+        elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise NotReplayable(f"a step draws at random ({node.target})")
+
+
+def _is_mutable(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def _compiled(module: GraphModule) -> Callable[..., Any]:
+    module.graph.eliminate_dead_code(
+        lambda node: node.op in ("placeholder", "output") or _is_mutable(node)
+    )
+    module.recompile()
+    return module.forward
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    return tuple(node.meta["val"].shape)
+
+
+def _shorten(graph: Graph) -> None:
+    """Remove what changes nothing or is computed twice; exact to the last bit."""
+    graph.eliminate_dead_code()
+    changed = True
+    while changed:
+        known: dict[tuple[Any, str, str], Node] = {}
+        changed = False
+        for node in list(graph.nodes):
+            if node.op != "call_function":
+                continue
+            same = _spared(node) or known.setdefault(
+                (node.target, str(node.args), str(node.kwargs)), node
+            )
+            if same is not node:
+                node.replace_all_uses_with(same)
+                graph.erase_node(node)
+                changed = True
+        changed = _join_biases(graph) or changed
+        graph.eliminate_dead_code()
+
+
+def _spared(node: Node) -> Node | None:
+    """The node that a node equals, if it is one that changes nothing."""
+    first: Any = node.args[0] if node.args else None
+    if not isinstance(first, Node):
+        return None
+    if node.target in _SAME_IF_SAME_SHAPE and _shape(node) == _shape(first):
+        return first
+    swap = _swap(node)
+    if swap and _swap(first) == swap:
+        return first.args[0]  # type: ignore[return-value]
+    if node.target is aten.mul.Scalar and node.args[1] == 1:
+        return first
+    if node.target is aten.mul.Tensor:
+        pair: Any = node.args
+        for ones, other in (pair, pair[::-1]):
+            if isinstance(other, Node) and getattr(ones, "target", None) is aten.ones_like.default:
+                return other if _shape(other) == _shape(node) else None
+    return None
+
+
+def _swap(node: Node) -> tuple[int, ...] | None:
+    """The two axes that a transposition swaps."""
+    if node.target is aten.t.default:
+        return (0, 1)
+    if node.target is aten.transpose.int:
+        axes: Any = node.args[1:]
+        return tuple(sorted(axis % len(_shape(node)) for axis in axes))
+    return None
+
+
+def _join_biases(graph: Graph) -> bool:
+    """``a @ b + c`` in one pass over the result."""
+    changed = False
+    for node in list(graph.nodes):
+        if node.target is not aten.add.Tensor or node.kwargs:
+            continue
+        pair: Any = node.args
+        for product, bias in (pair, pair[::-1]):
+            alone = getattr(product, "target", None) is aten.bmm.default and len(product.users) == 1
+            if alone and isinstance(bias, Node) and _shape(product) == _shape(node):
+                _replace(graph, node, aten.baddbmm.default, (bias, *product.args))
+                changed = True
+                break
+    return changed
+
+
+def _replace(graph: Graph, node: Node, target: Any, args: tuple[Any, ...]) -> None:
+    with graph.inserting_before(node):
+        new = graph.call_function(target, args)
+    new.meta = dict(node.meta)
+    node.replace_all_uses_with(new)
+    graph.erase_node(node)
+
+
+def _root(node: Node) -> Node:
+    """The node whose memory a node looks at."""
+    schema = getattr(node.target, "_schema", None)
+    looks = schema is not None and any(one.alias_info is not None for one in schema.returns)
+    return _root(node.args[0]) if looks and isinstance(node.args[0], Node) else node
+
+
+def _apart(graph: Graph, output: Node, value: Any, moving: list[Node]) -> Node:
+    """A result that does not change when what moves is written to."""
+    if not isinstance(value, Node):
+        raise NotReplayable("a step has no slope")
+    if value not in moving and _root(value) not in moving:
+        return value
+    with graph.inserting_before(output):
+        return graph.call_function(aten.clone.default, (value,))
+
+
+def _update(graph: Graph, place: Node, slope: Node, rate: Node, moving: list[Node] | None) -> None:
+    """``place`` −= ``rate`` · ``slope``, in the multiplication that forms the slope if it can be.
+
+    What is multiplied must then still be what it was when all that moves is written to, and
+    nobody else may want the slope (``moving`` is None).
+    """
+    target: Any = slope.target
+    fused = None if moving is None else _FUSED.get(target)
+    factors: Any = slope.args
+    if fused and not {_root(factor) for factor in factors} & set(moving or ()):
+        down = graph.call_function(operator.neg, (rate,))
+        graph.call_function(fused, (place, *factors), {"alpha": down})
+    else:
+        graph.call_function(aten.sub_.Tensor, (place, slope), {"alpha": rate})

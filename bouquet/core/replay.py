@@ -1,0 +1,231 @@
+"""Gradient steps recorded once and replayed.
+
+A gradient step is the same operations on other numbers every time, yet autograd and ``vmap`` work
+them out anew for each. Here a step is traced once for its shapes (``make_fx``), the graph is made
+shorter (:mod:`bouquet.core.graph_passes`), the update is written into the weights by the
+multiplication that forms the gradient, and the graph is run for every step and chunk of clients
+thereafter. No scheme knows of it.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functionalize, vmap
+from torch.fx import GraphModule
+
+from bouquet.core.graph_passes import mutates, projecting, updating
+from bouquet.core.lifting import Lifted, NotReplayable
+from bouquet.core.syntax_lock import parsing
+
+PROGRAMS = 512  # recordings that are kept
+VARIANTS = 32  # recordings of one step, for other shapes and values, before it is left alone
+
+Gradient = Callable[[Sequence[Tensor], Any, Any], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Steps from a point, one a batch.
+
+    Parameters
+    ----------
+    gradient : callable
+        Of the moving tensors, the held ones (see ``held``) and a batch: the moving ones' slopes.
+    project : callable, optional
+        Of the moving tensors and the held ones: where the moving ones are brought after a step.
+    moving : sequence of Tensor
+        What moves.
+    rates : tuple of float
+        Their step sizes.
+    held : object
+        What objective and projection refer to.
+    batches : sequence
+        One a step.
+    key : Hashable
+        All else that the two functions depend on.
+    """
+
+    gradient: Gradient
+    project: Callable[[Sequence[Tensor], Any], Sequence[Tensor]] | None
+    moving: Sequence[Tensor]
+    rates: tuple[float, ...]
+    held: Any
+    batches: Sequence[Any]
+    key: Hashable
+
+    def taken(self) -> list[Tensor]:
+        """Where the steps lead; under ``vmap``, those of all clients at once."""
+        held, batches = Lifted(self.held), [Lifted(batch) for batch in self.batches]
+        if any(one.key != batches[0].key for one in batches) or any(b.watched for b in batches):
+            raise NotReplayable("batches differ in shape")
+        plan = _Plan(self, held, batches[0], len(batches))
+        steps = [tensor for batch in batches for tensor in batch.tensors]
+        return list(_Taken.apply(plan, *self.moving, *held.tensors, *steps))  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A stretch without its tensors."""
+
+    stretch: Stretch
+    held: Lifted
+    batch: Lifted
+    steps: int
+
+    def run(self, tensors: Sequence[Tensor], clients: int | None) -> tuple[Tensor, ...]:
+        """Take the steps, for one client or for tensors that have a row for each of many."""
+        count, referred = len(self.stretch.moving), len(self.held.tensors)
+        # A copy of our own, which the steps write to.
+        moving = [_own(tensor, clients) for tensor in tensors[:count]]
+        held = tensors[count : count + referred]
+        rest, size = tensors[count + referred :], len(self.batch.tensors)
+        batches = [rest[size * n : size * (n + 1)] for n in range(self.steps)]
+        program = RECORDED.find(self, moving, held, batches[0], clients)
+        with torch.no_grad():
+            for batch in batches:
+                program.step(*self.stretch.rates, *moving, *held, *batch)
+                if program.project is not None:
+                    program.project(*moving, *held)
+        return tuple(moving)
+
+
+class _Taken(torch.autograd.Function):
+    """The steps as one operator: ``vmap`` hands it the tensors of all clients."""
+
+    @staticmethod
+    def forward(plan: _Plan, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return plan.run(tensors, None)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing is kept: nobody differentiates through local steps."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, plan: _Plan, *tensors: Tensor) -> Any:
+        rows = [
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            for tensor, dim in zip(tensors, in_dims[1:], strict=True)
+        ]
+        moved = plan.run(rows, info.batch_size)
+        return moved, (0,) * len(moved)
+
+
+def _own(tensor: Tensor, clients: int | None) -> Tensor:
+    """A copy; weights of convolutions with channels last, which those are faster with."""
+    if tensor.ndim == 4 and clients is None:
+        _, c, h, w = tensor.shape
+        # Where c is 1, PyTorch's own conversion leaves strides that it takes for channels first.
+        strided = torch.empty_strided(tensor.shape, (c * h * w, 1, c * w, c), dtype=tensor.dtype)
+        return strided.copy_(tensor)
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A recorded step.
+
+    Parameters
+    ----------
+    step : callable
+        Of rates, moving tensors, held tensors and a batch's; writes to the moving ones.
+    project : callable, optional
+        Of moving and held tensors; likewise.
+    seen : list of dict
+        What the step asked watched objects for: the recording is right while they say the same.
+    """
+
+    step: Callable[..., Any]
+    project: Callable[..., Any] | None
+    seen: list[dict[str, Any]]
+
+
+@dataclass
+class _Recorded:
+    """All recordings of this process."""
+
+    programs: "OrderedDict[Hashable, list[_Program]]" = field(default_factory=OrderedDict)
+    refused: dict[Hashable, NotReplayable] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.RLock)
+
+    def find(
+        self,
+        plan: _Plan,
+        moving: Sequence[Tensor],
+        held: Sequence[Tensor],
+        batch: Sequence[Tensor],
+        clients: int | None,
+    ) -> _Program:
+        """The recording that fits, made now if there is none."""
+        stretch = plan.stretch
+        shapes = tuple((tensor.shape, tensor.dtype) for tensor in moving)
+        key = (stretch.key, plan.held.key, plan.batch.key, shapes, len(held), clients)
+        with self.lock:
+            if key in self.refused:
+                raise self.refused[key]
+            variants = self.programs.setdefault(key, [])
+            self.programs.move_to_end(key)
+            for program in variants:
+                if plan.held.answers(program.seen):
+                    return program
+            if len(variants) >= VARIANTS:
+                raise NotReplayable("a step is another one every time")
+            try:
+                with parsing:
+                    program = _record(plan, moving, held, batch, clients)
+            except NotReplayable as why:
+                self.refused[key] = why
+                raise
+            variants.append(program)
+            while len(self.programs) > PROGRAMS:
+                self.programs.popitem(last=False)
+            return program
+
+
+RECORDED = _Recorded()
+
+
+def _record(
+    plan: _Plan,
+    moving: Sequence[Tensor],
+    held: Sequence[Tensor],
+    batch: Sequence[Tensor],
+    clients: int | None,
+) -> _Program:
+    stretch, count, referred = plan.stretch, len(moving), len(held)
+    seen: list[dict[str, Any]] = [{} for _ in plan.held.watched]
+
+    def slopes(*tensors: Tensor) -> Sequence[Tensor]:
+        refer = plan.held.filled(tensors[count : count + referred], seen)
+        step = plan.batch.filled(tensors[count + referred :], ())
+        return stretch.gradient(tensors[:count], refer, step)
+
+    def projected(*tensors: Tensor) -> Sequence[Tensor]:
+        assert stretch.project is not None
+        return stretch.project(tensors[:count], plan.held.filled(tensors[count:], seen))
+
+    rates = len(stretch.rates)
+    step = updating(_traced(slopes, (*moving, *held, *batch), clients), count, rates)
+    project = None
+    if stretch.project is not None:
+        project = projecting(_traced(projected, (*moving, *held), clients), count)
+    return _Program(step, project, seen)
+
+
+def _traced(
+    function: Callable[..., Any], tensors: Sequence[Tensor], clients: int | None
+) -> GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    whole = function if clients is None else vmap(function)
+    try:
+        graph = make_fx(whole)(*tensors)
+        return make_fx(functionalize(whole))(*tensors) if mutates(graph) else graph
+    except NotReplayable:
+        raise
+    except Exception as error:  # whatever a user's model does that cannot be recorded
+        raise NotReplayable(f"{type(error).__name__}: {error}") from error

@@ -15,6 +15,7 @@ from bouquet.core.trees import (
     fingerprint,
 )
 from bouquet.data import DataConfig, FederatedData, load
+from bouquet.imports import is_path
 from bouquet.models import Maker, build, layout_of, personal_names, refuse_inputs, refuse_output
 from bouquet.probe import probed, refuse_single_examples
 from bouquet.settings import Settings
@@ -54,7 +55,17 @@ def make_task(
     names = personal_names(list(initial), personal.split, layout_of(module).splits)
     # On meta, the module is the structure without a second copy of the weights.
     structure = module.to("meta").train()
-    return Task(structure, initial, classes, names, settings.run.weight_decay)
+    # Models of ours are what their keys say; a user's own may be anything.
+    ours = make is None and not is_path(settings.model.name)
+    kind = (settings.model, personal, input_shape, classes, settings.run.weight_decay)
+    return Task(
+        structure,
+        initial,
+        classes,
+        names,
+        settings.run.weight_decay,
+        kind=kind if ours else None,
+    )
 
 
 def problem(

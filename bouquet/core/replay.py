@@ -2,9 +2,8 @@
 
 A gradient step is the same operations on other numbers every time, yet autograd and ``vmap`` work
 them out anew for each. Here a step is traced once for its shapes (``make_fx``), the graph is made
-shorter (:mod:`bouquet.core.graph_passes`), the update is written into the weights by the
-multiplication that forms the gradient, and the graph is run for every step and chunk of clients
-thereafter. No scheme knows of it.
+shorter (:mod:`bouquet.core.graph_passes`), the update is written into the weights, and the graph is
+run for every step and chunk of clients thereafter. No scheme knows of it.
 """
 
 import threading

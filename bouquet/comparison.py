@@ -92,7 +92,7 @@ class Comparison:
             except BaseException as error:
                 if before is not None and isinstance(error, BadInput):
                     write_atomically(path, before)
-                if not any(one.is_dir() for one in self.folder.iterdir()):
+                if not any((run / "config.toml").exists() for run in self.runs()):
                     path.unlink(missing_ok=True)
                 raise
 

@@ -235,9 +235,9 @@ def test_what_is_wrong_is_one_sentence_and_leaves_nothing(
 def test_a_comparison_that_is_refused_leaves_nothing(
     keys: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
-    told = {"schemes": ["apfl"], "out": tmp_path / "deep" / "all", "progress": False} | keys
+    told: dict[str, Any] = {"schemes": ["apfl"], "out": tmp_path / "deep" / "all"} | keys
     with pytest.raises(bouquet.BadInput, match=sentence):
-        bouquet.compare(**told)
+        bouquet.compare(**told, progress=False)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,8 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.conftest import Run
 from tests.edge.test_deploy import launch
-from tests.engines.test_beside import address, assert_none_serves
 from tests.engines.test_commands import KEYS
+from tests.engines.test_companion import address, assert_none_serves
 
 pytestmark = pytest.mark.edge
 

@@ -23,6 +23,7 @@ from bouquet.client_app.stores import (
     Mirrored,
     Store,
 )
+from bouquet.core import cohort
 from bouquet.core.errors import BadInput
 from bouquet.data.federated import numbered
 from bouquet.data.prepare import size_warning
@@ -84,6 +85,7 @@ def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
 def forget() -> None:
     """Drop what clients of finished runs kept in this process's memory."""
     _memories.clear()
+    cohort.forget()
 
 
 def _prepared(message: Message, context: Context) -> tuple[Order, Node]:

@@ -11,7 +11,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from bouquet.client_app.audit import record
+from bouquet.client_app.audit import record_reply
 from bouquet.client_app.device import Device, device
 from bouquet.client_app.node import Node, Result
 from bouquet.client_app.orders import Order, read_order
@@ -203,7 +203,7 @@ def _recorded(reply: Message, order: Order, context: Context, kind: str) -> Mess
     """A reply, which on a device leaves only once it is on record."""
     own = device(context.node_config)
     if own is not None:
-        record(own, order.state_dir, kind, order.round, reply)
+        record_reply(own, order.state_dir, kind, order.round, reply)
     return reply
 
 

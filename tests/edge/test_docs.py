@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bouquet.deploy.deployment import bundle, end_strays
+from bouquet.deploy.bundle import bundle
+from bouquet.deploy.processes import end_strays
 from tests.engines.test_commands import ROOT
 
 pytestmark = [

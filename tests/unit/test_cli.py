@@ -18,7 +18,7 @@ import pytest
 from rich.console import Console
 
 from bouquet import engines
-from bouquet.cli import main as cli
+from bouquet.cli import main
 from bouquet.core.config import Key, keys_of
 from bouquet.core.errors import RunFailed
 from bouquet.data import DATASETS, cache
@@ -67,7 +67,7 @@ def bouquet(
         monkeypatch.setattr(sys, "argv", ["bouquet", *map(str, words)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main()
         return Outcome(int(ended.value.code or 0), *capfd.readouterr())
 
     yield run

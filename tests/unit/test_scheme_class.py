@@ -28,6 +28,7 @@ from bouquet.core.scheme import (
 from bouquet.core.trees import Nothing, Tree
 from bouquet.core.wrapper import FACTS, Wrapper
 from bouquet.imports import absolute, imported
+from bouquet.laboratory import assert_same
 from bouquet.settings import parse
 from bouquet.strategies import SCHEMES
 from bouquet.strategies.afl import Agnostic
@@ -38,7 +39,6 @@ from bouquet.strategies.perfedavg import PerFedAvg
 from bouquet.strategies.plsgd import PLSGD
 from bouquet.strategies.registry import find
 from bouquet.strategies.server_optimizers import Optimized, ServerOptimizer
-from bouquet.testing import assert_same
 from tests.conftest import Run, kebab
 from tests.unit.algebra import number, scalar_work
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from bouquet.core.descent import Step
 from bouquet.core.errors import BadInput
 from bouquet.core.round import play
 from bouquet.core.scheme import (
@@ -164,7 +165,7 @@ class Pair(NamedTuple):
     v: Tree
 
 
-def both(p: Pair, step: Any) -> Tensor:
+def both(p: Pair, step: Step) -> Tensor:
     """(w − 1)² + ½ (w − 1)² v: slopes (2 + v) (w − 1) and ½ (w − 1)²."""
     gap = (p.w["w"] - 1.0).square().sum()
     return step.active * (gap + 0.5 * gap * p.v["w"].sum())

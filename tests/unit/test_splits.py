@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.nn.functional import cross_entropy
 
-from bouquet.client_app import node
 from bouquet.core.errors import BadInput
 from bouquet.core.task import Batch, Task
 from bouquet.data import DATASETS, FederatedData, Split
@@ -29,7 +28,7 @@ from bouquet.models.splits import add_parts
 from bouquet.models.summary import shares
 from bouquet.models.text import Lstm
 from bouquet.models.vision import torchvision
-from bouquet.problem import make_task, problem
+from bouquet.problem import _data, _problem, make_task, problem
 from bouquet.settings import Settings, parse
 from bouquet.strategies import fedsim
 from tests.conftest import Run
@@ -347,7 +346,7 @@ def test_the_lstm_is_torchs() -> None:
     ):
         gates = value.detach().chunk(4)
         getattr(theirs, name).data = torch.cat([gates[g] for g in (write, keep, new, read)])
-    nn.init.zeros_(theirs.bias_hh_l0)
+    nn.init.zeros_(theirs.get_parameter("bias_hh_l0"))
     x = torch.rand(2, 6, 3, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(ours(x), theirs(x)[0])
 
@@ -419,8 +418,8 @@ def text(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def forget() -> None:
-    node._data.cache_clear()
-    node._problem.cache_clear()
+    _data.cache_clear()
+    _problem.cache_clear()
 
 
 ROUND: dict[str, Any] = {

@@ -244,7 +244,7 @@ def test_loading_leaves_no_trace_in_a_fresh_process() -> None:
     script = """
 import random, sys
 import numpy, torch
-import bouquet.data
+from bouquet import data
 assert not {"sklearn", "datasets", "flwr_datasets", "torchvision"} & sys.modules.keys()
 states = random.getstate(), str(numpy.random.get_state()), torch.get_rng_state().tolist()
 data.load(data.DataConfig(clients=3), 0, torch.float32)

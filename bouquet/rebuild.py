@@ -16,9 +16,8 @@ from pathlib import Path
 from torch import nn
 
 from bouquet.client_app.predictor import Predictor, find_predictor, read_predictor, written
-from bouquet.continuing import settings_of
+from bouquet.continuing import disks_of, settings_of
 from bouquet.core.errors import BadInput
-from bouquet.deploy.deployment import disks_of
 from bouquet.engines import LocalNodes
 from bouquet.flower import wire
 from bouquet.models import build

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
-from bouquet.core.syntax_lock import parsing
+from bouquet.core.syntax_lock import syntax_lock
 from bouquet.core.trees import Tree, norm
 
 
@@ -57,7 +57,7 @@ def functional_gradient(objective: Callable[..., Tensor]) -> Callable[..., Any]:
 
     Its first use imports for more than a second, which a device that trains one client saves.
     """
-    with parsing:
+    with syntax_lock:
         _import_once()
     return torch.func.grad(objective)
 

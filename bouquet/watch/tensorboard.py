@@ -34,7 +34,7 @@ def tensorboard(run: Path) -> Iterator[Observer]:
     """
     from torch.utils.tensorboard.writer import SummaryWriter
 
-    place, tail = run / "tensorboard", Tail(run / "history.jsonl")
+    folder, tail = run / "tensorboard", Tail(run / "history.jsonl")
     lines: dict[int, Line] = {}
     writers: list[SummaryWriter] = []
 
@@ -42,11 +42,11 @@ def tensorboard(run: Path) -> Iterator[Observer]:
         lines.update({line.round: line for line in filter(None, map(parse_line, tail.read()[1]))})
         events = [event]
         if not writers:  # not earlier: a run that is refused leaves nothing behind
-            if not place.exists():
+            if not folder.exists():
                 past = read_events(run / "events.jsonl")
                 events = [one for one in past if one["round"] < event["round"]] + events
             purge = events[0]["round"]
-            writers.append(SummaryWriter(str(place), purge_step=purge))
+            writers.append(SummaryWriter(str(folder), purge_step=purge))
         for one in events:
             _write(writers[0], one, lines.pop(one["round"], None))
         writers[0].flush()
@@ -60,13 +60,13 @@ def tensorboard(run: Path) -> Iterator[Observer]:
 
 def scalars(event: dict[str, Any]) -> dict[str, float]:
     """A round's numbers by TensorBoard's tags; what is not finite is left out."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in event["metrics"].items():  # personal_accuracy_p10
         whose, what, *end = name.split("_")
-        told[f"{what}/{'_'.join([whose, *end])}"] = value
-    told |= {f"round/{name}": event.get(name) for name in ("seconds", "bytes_up", "bytes_down")}
-    told |= {f"round/{name}": len(event[name]) for name in ("clients", "failures")}
-    known = {tag: number(value) for tag, value in told.items()}
+        values[f"{what}/{'_'.join([whose, *end])}"] = value
+    values |= {f"round/{name}": event.get(name) for name in ("seconds", "bytes_up", "bytes_down")}
+    values |= {f"round/{name}": len(event[name]) for name in ("clients", "failures")}
+    known = {tag: number(value) for tag, value in values.items()}
     return {tag: value for tag, value in known.items() if value is not None}
 
 

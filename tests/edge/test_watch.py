@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -23,7 +24,8 @@ def test_nodes_of_a_deployment_are_served_while_it_lasts(tmp_path: Path) -> None
     try:
         assert process.stderr is not None
         assert "2 nodes are starting" in process.stderr.readline()
-        visitor, nodes = address(process), []
+        visitor = address(process)
+        nodes: list[dict[str, Any]] = []
         while not nodes:
             assert process.poll() is None
             time.sleep(0.2)

@@ -48,11 +48,14 @@ def test_a_run_says_what_its_folder_says(tmp_path: Path) -> None:
 
 
 def test_a_scheme_may_be_a_name_a_class_or_itself(tmp_path: Path) -> None:
+    forms: list[tuple[Any, dict[str, Any]]] = [
+        ("apfl", {"apfl": {"alpha": 0.3}}),
+        (APFL(alpha=0.3), {}),
+        (APFL, {}),
+    ]
     runs = [
-        bouquet.simulate(scheme, out=tmp_path / str(place), **keys, **SMALL)
-        for place, (scheme, keys) in enumerate(
-            [("apfl", {"apfl": {"alpha": 0.3}}), (APFL(alpha=0.3), {}), (APFL, {})]
-        )
+        bouquet.simulate(scheme, out=tmp_path / str(number), **keys, **SMALL)
+        for number, (scheme, keys) in enumerate(forms)
     ]
     shas = [run.clients for run in runs]
     assert shas[0] == shas[1] != shas[2]
@@ -100,7 +103,7 @@ def test_a_model_may_be_a_module_and_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_a_model_may_be_a_function(tmp_path: Path) -> None:
     def make(shape: tuple[int, ...], classes: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(*shape, 7), nn.ReLU(), nn.Linear(7, classes))
+        return nn.Sequential(nn.Linear(shape[0], 7), nn.ReLU(), nn.Linear(7, classes))
 
     run = bouquet.simulate(
         "fedavg", data=clients(), model=make, out=tmp_path / "run", rounds=1, progress=False
@@ -198,6 +201,9 @@ def test_frames_have_a_row_a_client_and_a_row_a_round(tmp_path: Path) -> None:
     assert list(run.to_frame("events").index) == [1, 2]
 
 
+SHORT: dict[str, Any] = {"rounds": 1, "progress": False}
+
+
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
@@ -218,7 +224,7 @@ def test_what_is_wrong_is_one_sentence_and_leaves_nothing(
     keys: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(bouquet.BadInput, match=sentence):
-        bouquet.simulate(**{"out": tmp_path / "run", "rounds": 1, "progress": False} | keys)
+        bouquet.simulate(**SHORT | {"out": tmp_path / "run"} | keys)
     assert not (tmp_path / "run").exists()
 
 
@@ -294,7 +300,7 @@ def test_a_scheme_in_a_file_runs_on_ray_from_any_folder(
         )
     )
     monkeypatch.chdir(tmp_path)
-    keys = {"fedper": {"extra": 2, "personal_steps": 1}, "rounds": 1, "clients": 3}
+    keys: dict[str, Any] = {"fedper": {"extra": 2, "personal_steps": 1}, "rounds": 1, "clients": 3}
     runs = [
         bouquet.simulate("./mine.py:FedPer", engine=engine, out=engine, progress=False, **keys)
         for engine in ("inline", "ray")

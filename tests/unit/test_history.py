@@ -167,7 +167,7 @@ def test_cutting_leaves_the_lines_before_as_they_are(tmp_path: Path) -> None:
 
 def told(tmp_path: Path, **node_config: str | int) -> list[Path]:
     """What a node writes whose server asks for numbers about personal states."""
-    words = {"round": 1, "clients": ["a"], "weights": [1.0], "state-dir": ""}
+    words: dict[str, Any] = {"round": 1, "clients": ["a"], "weights": [1.0], "state-dir": ""}
     note = ConfigRecord(words | {"diagnostics-dir": str(tmp_path / "numbers")})
     order = read_order(message(parse({}), 2, "train", 1, {}, note))
     context = Context(1, 2, dict(node_config), RecordDict(), {})

@@ -91,7 +91,7 @@ numbers = st.floats(0, LARGEST, exclude_min=True)
 
 @checked(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0")),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0")),
     numbers,
     st.integers(0, 2**63 - 1),
 )

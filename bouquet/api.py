@@ -19,6 +19,7 @@ from bouquet.objects import ModelLike, SchemeLike, factory, flat, told_of
 from bouquet.progress import progress as showing
 from bouquet.server_app.main import Job
 from bouquet.settings import Settings, parse
+from bouquet.storage.events import Event
 from bouquet.storage.runfolder import RunFolder, unused
 from bouquet.storage.runs import Row, read_clients, read_events, read_summary
 from bouquet.strategies.registry import find
@@ -48,7 +49,7 @@ class Run:
         return read_summary(self.folder / "summary.json")
 
     @property
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Event]:
         """Its rounds, as ``events.jsonl`` has them."""
         return read_events(self.folder / "events.jsonl")
 

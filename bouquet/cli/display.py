@@ -29,7 +29,6 @@ err = Console(stderr=True)
 
 
 BARS = "▁▂▃▄▅▆▇█"
-Observer = Callable[[dict[str, Any]], None]
 EXPLAINED = (
     "On the clients' own test data. worst client: of the personal models; helped, hurt:"
     " clients whose personal model does better, worse than the shared one."

@@ -23,8 +23,8 @@ from bouquet.cli import edge as edge_cli
 if TYPE_CHECKING:
     from bouquet.cli.display import Finished
     from bouquet.core.config import Key
-    from bouquet.progress import Observer
     from bouquet.server_app.main import Job
+    from bouquet.storage.events import Event, Observer
 
 # Torch, Ray and Flower take seconds to import, so commands import what they need
 # themselves: `bouquet --help` answers at once.
@@ -698,7 +698,7 @@ def _say_address(address: str) -> None:
 
 
 def _all_told(observers: "list[Observer]") -> "Observer":
-    def tell(event: dict[str, Any]) -> None:
+    def tell(event: "Event") -> None:
         for observe in observers:
             observe(event)
 

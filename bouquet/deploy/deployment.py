@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,14 +41,14 @@ from bouquet.flower.private import (
 )
 from bouquet.imports import is_path
 from bouquet.manifest import APP, BESIDE, PACKAGE, flower_app, manifest
-from bouquet.server_app.loop import check_deployable
+from bouquet.server_app.assembly import check_deployable
 from bouquet.server_app.main import WRONG_INPUT
 from bouquet.settings import Settings, parse
+from bouquet.storage.events import Observer
 from bouquet.storage.runfolder import RunFolder
 from bouquet.strategies.registry import SCHEMES
 
 HOST = "127.0.0.1"
-Observer = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from bouquet.report.figures import stage_starts
+from bouquet.storage.events import Event, Host, parse_event
 from bouquet.storage.history import Line, latest, of_client, parse_line, spreads
-from bouquet.storage.runs import Run, find, labels, not_followed, number, parse_event, read
+from bouquet.storage.runs import Run, find, labels, not_followed, number, read
 
 T = TypeVar("T")
 
@@ -85,7 +86,7 @@ class Log:
     """
 
     path: Path
-    events: dict[int, dict[str, Any]] = field(default_factory=dict)
+    events: dict[int, Event] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._tail = Tail(self.path)
@@ -258,7 +259,7 @@ def _thin(rounds: Sequence[T]) -> list[T]:
     return list(rounds[::-1][::step][::-1])
 
 
-def _curve(events: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
+def _curve(events: Sequence[Event]) -> dict[str, list[float | None]]:
     """The measures over the rounds that have any."""
     chosen = _thin([one for one in events if one["metrics"]])
     curve: dict[str, list[float | None]] = {"round": [one["round"] for one in chosen]}
@@ -269,7 +270,7 @@ def _curve(events: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
     return curve
 
 
-def _cost(events: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+def _cost(events: Sequence[Event]) -> dict[str, list[float]]:
     """Bytes and seconds of a round; where rounds are thinned out, of the mean round."""
     step = -(-len(events) // MOST_POINTS) or 1
     groups = [events[place : place + step] for place in range(0, len(events), step)]
@@ -290,7 +291,7 @@ def _mean_parts(parts: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: _mean([part[name] for part in parts]) for name in parts[0]}
 
 
-def _seconds(event: dict[str, Any]) -> dict[str, float]:
+def _seconds(event: Event) -> dict[str, float]:
     """Where a round's time went; what the slowest node cannot explain was waiting."""
     timing = event["timing"]
     known = {
@@ -331,15 +332,13 @@ def _nodes(run: Run) -> list[dict[str, Any]]:
 
     Nodes are numbered anew when one comes; Flower's id tells which is which.
     """
-    hosts: dict[str, dict[str, Any]] = {}
+    hosts: dict[str, Host] = {}
     seen: dict[str, dict[str, Any]] = {}
     for event in run.events:
-        known = {node: host for node, host in event["hosts"].items() if isinstance(host, dict)}
-        hosts = known or hosts
+        hosts = event.get("hosts") or hosts
         for node, seconds in event["nodes"].items():
-            one = seen.setdefault(
-                str(hosts.get(node, {}).get("id")), {"asked": 0, "missed": 0, "work": 0.0}
-            )
+            id_ = hosts[node]["id"] if node in hosts else "None"
+            one = seen.setdefault(id_, {"asked": 0, "missed": 0, "work": 0.0})
             one["asked"] += 1
             if seconds is None:
                 one["missed"] += 1

@@ -121,7 +121,7 @@ class _Rounds:
         return strategy
 
     def _play_stage(self, strategy: SchemeStrategy, first: int) -> None:
-        strategy.gather(first)
+        strategy.gather(min(first, strategy.stage.last))  # nobody who comes after the stage
         for round_ in range(first, strategy.stage.last + 1):
             self._play_round(strategy, round_)
 

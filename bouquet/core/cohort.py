@@ -165,9 +165,7 @@ def _steps_of(batches: Batch, client: int, whole: bool) -> list[Batch]:
     return [batch.whole() for batch in found if batch.active] if whole else found
 
 
-def diagnostics(
-    scheme: AnyScheme, states: Sequence[Any], shared: Tree
-) -> dict[str, list[float]]:
+def diagnostics(scheme: AnyScheme, states: Sequence[Any], shared: Tree) -> dict[str, list[float]]:
     """The scheme's own numbers about clients' personal states: for each, one a client.
 
     One client after the other, which for a few sums is faster than ``vmap``.

@@ -47,7 +47,10 @@ def event(round_: int) -> dict[str, Any]:
     return {
         "version": 1,
         "round": round_,
+        "stage": "apfl",
         "seconds": 0.5,
+        "timing": {"training": 0.25},
+        "nodes": {"0": 0.25, "1": None},
         "clients": ["a", "ü"],
         "failures": [{"client": "b", "reason": "no reply in time"}],
         "bytes_up": 10,
@@ -190,7 +193,7 @@ def damaged(whole: dict[str, Any]) -> list[bytes]:
     """Lines that are broken, that lack a key or in which it is something else."""
     names = [name for name in whole if name not in ("version", "shared_loss")]
     lacking = [{k: v for k, v in whole.items() if k != name} for name in names]
-    other = [{**whole, name: odd} for name in names for odd in ({"x": "y"}, [1], -1, "x", None)]
+    other = [{**whole, name: odd} for name in names for odd in ({"x": "y"}, [1], -1, "\0", None)]
     return [*BROKEN, *[json.dumps(one).encode() for one in (*lacking, *other)]]
 
 

@@ -238,7 +238,7 @@ class RunFolder:
         return numbers
 
     def drop_diagnostics(self) -> None:
-        """Forget them once the history has them all."""
+        """Forget them once the history and the table have them all."""
         shutil.rmtree(self.diagnostics, ignore_errors=True)
 
     def sweep(self, states: Path) -> None:

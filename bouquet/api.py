@@ -18,6 +18,7 @@ from bouquet.jobs import Plan
 from bouquet.objects import ModelLike, SchemeLike, factory, flat, told_of
 from bouquet.report.seeds import Result, outcome, over_seeds
 from bouquet.settings import parse
+from bouquet.storage.events import Event
 from bouquet.storage.files import made
 from bouquet.storage.runfolder import unused
 from bouquet.storage.runs import Row, read_clients, read_events, read_summary
@@ -47,7 +48,7 @@ class Run:
         return read_summary(self.folder / "summary.json")
 
     @property
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Event]:
         """Its rounds, as ``events.jsonl`` has them."""
         return read_events(self.folder / "events.jsonl")
 

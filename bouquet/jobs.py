@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from bouquet import engines
 from bouquet.continuing import new_folder, resumed
 from bouquet.core.errors import BadInput
 from bouquet.imports import is_offered
-from bouquet.progress import Observer, progress
+from bouquet.progress import progress
 from bouquet.server_app.main import Job
 from bouquet.settings import Settings, parse
+from bouquet.storage.events import Event, Observer
 from bouquet.storage.runfolder import RunFolder
 
 # Of a run's folder, for as long as the run lasts: whom to tell of every round.
@@ -133,7 +133,7 @@ def _refuse_objects(settings: Settings, engine: str) -> None:
 
 
 def _all_told(observers: Sequence[Observer]) -> Observer:
-    def tell(event: dict[str, Any]) -> None:
+    def tell(event: Event) -> None:
         for observe in observers:
             observe(event)
 

@@ -6,7 +6,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,12 @@ from bouquet.deploy.commands import node_command as node_command
 from bouquet.deploy.commands import node_environment as node_environment
 from bouquet.deploy.superlink import Deployment
 from bouquet.imports import is_path
-from bouquet.server_app.loop import check_deployable
+from bouquet.server_app.assembly import check_deployable
 from bouquet.server_app.main import WRONG_INPUT
 from bouquet.settings import Settings, parse
+from bouquet.storage.events import Observer
 from bouquet.storage.runfolder import RunFolder
 from bouquet.strategies.registry import SCHEMES
-
-Observer = Callable[[dict[str, Any]], None]
 
 
 def hosts_of(settings: Settings, folder: RunFolder) -> list[Host]:

@@ -4,10 +4,10 @@ import os
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from bouquet.storage.events import Event, parse_event
 from bouquet.storage.history import Line, parse_line
-from bouquet.storage.runs import Run, find, not_followed, parse_event, read
+from bouquet.storage.runs import Run, find, not_followed, read
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Log:
     """
 
     path: Path
-    events: dict[int, dict[str, Any]] = field(default_factory=dict)
+    events: dict[int, Event] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._tail = Tail(self.path)

@@ -1,6 +1,6 @@
 """A run's numbers for TensorBoard."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from bouquet.core.errors import BadInput
+from bouquet.storage.events import Event, Observer
 from bouquet.storage.history import PERSONAL, Line, parse_line
 from bouquet.storage.runs import number, read_events
 from bouquet.watch.live import Tail
-
-Observer = Callable[[dict[str, Any]], None]
 
 
 def check_installed() -> None:
@@ -38,7 +37,7 @@ def tensorboard(run: Path) -> Iterator[Observer]:
     lines: dict[int, Line] = {}
     writers: list[SummaryWriter] = []
 
-    def observe(event: dict[str, Any]) -> None:
+    def observe(event: Event) -> None:
         lines.update({line.round: line for line in filter(None, map(parse_line, tail.read()[1]))})
         events = [event]
         if not writers:  # not earlier: a run that is refused leaves nothing behind
@@ -58,7 +57,7 @@ def tensorboard(run: Path) -> Iterator[Observer]:
             writer.close()
 
 
-def scalars(event: dict[str, Any]) -> dict[str, float]:
+def scalars(event: Event) -> dict[str, float]:
     """A round's numbers by TensorBoard's tags; what is not finite is left out."""
     values: dict[str, Any] = {}
     for name, value in event["metrics"].items():  # personal_accuracy_p10
@@ -70,7 +69,7 @@ def scalars(event: dict[str, Any]) -> dict[str, float]:
     return {tag: value for tag, value in known.items() if value is not None}
 
 
-def _write(writer: Any, event: dict[str, Any], line: Line | None) -> None:
+def _write(writer: Any, event: Event, line: Line | None) -> None:
     for tag, value in scalars(event).items():
         writer.add_scalar(tag, value, event["round"], event.get("time"))
     for name in PERSONAL if line else ():

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bouquet.report.figures import stage_starts
+from bouquet.storage.events import Event, Host
 from bouquet.storage.history import Line, latest, of_client, spreads
-from bouquet.storage.runs import Run, labels, number
+from bouquet.storage.runs import Run, labels, number, stage_starts
 
 T = TypeVar("T")
 
@@ -90,7 +90,7 @@ def _thin(rounds: Sequence[T]) -> list[T]:
     return list(rounds[::-1][::step][::-1])
 
 
-def _curve(events: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
+def _curve(events: Sequence[Event]) -> dict[str, list[float | None]]:
     """The measures over the rounds that have any."""
     judged = _thin([event for event in events if event["metrics"]])
     curve: dict[str, list[float | None]] = {"round": [event["round"] for event in judged]}
@@ -101,7 +101,7 @@ def _curve(events: Sequence[dict[str, Any]]) -> dict[str, list[float | None]]:
     return curve
 
 
-def _cost(events: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+def _cost(events: Sequence[Event]) -> dict[str, list[float]]:
     """Bytes and seconds of a round; where rounds are thinned out, of the mean round."""
     step = -(-len(events) // MOST_POINTS) or 1
     groups = [events[first : first + step] for first in range(0, len(events), step)]
@@ -124,7 +124,7 @@ def _mean_parts(parts: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: _mean([part[name] for part in parts]) for name in parts[0]}
 
 
-def _seconds(event: dict[str, Any]) -> dict[str, float]:
+def _seconds(event: Event) -> dict[str, float]:
     """Where a round's time went; what the slowest node cannot explain was waiting."""
     timing = event["timing"]
     known = {
@@ -165,15 +165,13 @@ def _nodes(run: Run) -> list[dict[str, Any]]:
 
     Nodes are numbered anew when one comes; Flower's id tells which is which.
     """
-    hosts: dict[str, dict[str, Any]] = {}
+    hosts: dict[str, Host] = {}
     seen: dict[str, dict[str, Any]] = {}
     for event in run.events:
-        known = {node: host for node, host in event["hosts"].items() if isinstance(host, dict)}
-        hosts = known or hosts
+        hosts = event.get("hosts") or hosts
         for node, seconds in event["nodes"].items():
-            contact = seen.setdefault(
-                str(hosts.get(node, {}).get("id")), {"asked": 0, "missed": 0, "work": 0.0}
-            )
+            flower_id = hosts[node]["id"] if node in hosts else "None"
+            contact = seen.setdefault(flower_id, {"asked": 0, "missed": 0, "work": 0.0})
             contact["asked"] += 1
             if seconds is None:
                 contact["missed"] += 1

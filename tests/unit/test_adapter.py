@@ -317,6 +317,17 @@ def test_the_order_in_which_replies_arrive_changes_no_bit() -> None:
     assert len(ends) == 1
 
 
+def test_scores_are_in_the_order_of_the_nodes_whoever_answers_first(
+    strategy: SchemeStrategy,
+) -> None:
+    """Their means depend on it."""
+    asked = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+    for arrival in itertools.permutations(asked):
+        strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+        strategy.aggregate_evaluate(ROUND, map(answer, arrival))
+        assert list(strategy.report.scores) == ["anna", "ben", "carla", "dan"]
+
+
 def test_an_evaluation_needs_no_weights(strategy: SchemeStrategy) -> None:
     messages = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
     strategy.aggregate_evaluate(ROUND, [answer(message) for message in messages])

@@ -45,8 +45,20 @@ def write_run(path: Path, events: str = "", **keys: object) -> Path:
 
 
 def event(round_: int, **more: object) -> str:
-    metrics = {"shared_accuracy": 0.5, "personal_accuracy": 0.6, "personal_accuracy_p10": 0.1}
-    return json.dumps({"round": round_, "stage": "apfl", "seconds": 1.0, "metrics": metrics} | more)
+    """A line of the log."""
+    whole = {
+        "round": round_,
+        "stage": "apfl",
+        "seconds": 1.0,
+        "timing": {},
+        "nodes": {},
+        "clients": [],
+        "failures": [],
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "metrics": {"shared_accuracy": 0.5, "personal_accuracy": 0.6, "personal_accuracy_p10": 0.1},
+    }
+    return json.dumps(whole | more)
 
 
 def write_outcome(run: Path, client: str, examples: str = "same", **right: list[int]) -> None:

@@ -2,26 +2,26 @@
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import numpy as np
 from torch import nn
 
+from bouquet import comparison, jobs
 from bouquet.continuing import new_folder
 from bouquet.core.errors import BadInput
 from bouquet.data.memory import write_clients
-from bouquet.engines import simulate as run_jobs
-from bouquet.engines import with_nodes
-from bouquet.imports import is_offered, offer
+from bouquet.imports import offer
+from bouquet.jobs import Plan
 from bouquet.objects import ModelLike, SchemeLike, factory, flat, told_of
-from bouquet.progress import progress as showing
-from bouquet.server_app.main import Job
-from bouquet.settings import Settings, parse
-from bouquet.storage.runfolder import RunFolder, unused
+from bouquet.report.seeds import Result, outcome, over_seeds
+from bouquet.settings import parse
+from bouquet.storage.events import Event
+from bouquet.storage.files import made
+from bouquet.storage.runfolder import unused
 from bouquet.storage.runs import Row, read_clients, read_events, read_summary
-from bouquet.strategies.registry import find
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ class Run:
         return read_summary(self.folder / "summary.json")
 
     @property
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Event]:
         """Its rounds, as ``events.jsonl`` has them."""
         return read_events(self.folder / "events.jsonl")
 
@@ -80,8 +80,9 @@ class Run:
         summary = self.summary
         if not summary:
             return f"Run({str(self.folder)!r}, not finished)"
-        parts = [f"{whose} {_mean(summary, whose):.4f}" for whose in ("shared", "personal")]
-        return f"Run({summary['scheme']!r}, {', '.join(parts)}, {str(self.folder)!r})"
+        shared, personal, _ = outcome(summary)
+        words = f"shared {shared:.4f}, personal {personal:.4f}"
+        return f"Run({summary['scheme']!r}, {words}, {str(self.folder)!r})"
 
 
 @dataclass(frozen=True)
@@ -147,19 +148,17 @@ class Runs(Sequence[Run]):
 
     def table(self) -> Table:
         """A line a scheme: means over clients, and their standard deviation over seeds."""
-        lines: dict[str, list[dict[str, Any]]] = {}
-        for run in self.runs:
-            lines.setdefault(str(run.summary["scheme"]), []).append(run.summary)
-        return Table(COLUMNS, tuple(_line(*one) for one in lines.items()))
+        return Table(COLUMNS, tuple(map(_line, over_seeds([run.summary for run in self.runs]))))
 
 
 def simulate(
-    scheme: SchemeLike = "apfl",
+    scheme: SchemeLike = "",
     *,
-    data: object = "digits",
+    data: object = "",
     model: ModelLike = "",
     engine: str = "inline",
     out: str | Path | None = None,
+    resume: str | Path | None = None,
     progress: bool = True,
     **keys: Any,
 ) -> Run:
@@ -169,11 +168,11 @@ def simulate(
     ----------
     scheme : str, Scheme or class
         A name of ``bouquet schemes``, ``package.module:Name``, ``./file.py:Name``, or the scheme
-        itself: ``APFL(alpha=0.3)``.
+        itself: ``APFL(alpha=0.3)``. Empty for ``apfl``.
     data : str, mapping or iterable
         A name of ``bouquet data list``, or clients in memory: a mapping of ids to (x, y),
         (x, y, x_test, y_test) or torch data sets, or an iterable of (id, x, y). Those are written
-        to the run's folder, so that it can be resumed.
+        to the run's folder, so that it can be resumed. Empty for ``digits``.
     model : str, Module or callable
         A name of ``bouquet models``, ``package.module:name``, a module, or a function of an
         example's shape and the number of classes. Empty for the data set's own.
@@ -181,6 +180,8 @@ def simulate(
         ``inline`` or ``ray``.
     out : str or Path, optional
         The run's folder; without, a new one under ``runs/``.
+    resume : str or Path, optional
+        The folder of a run to go on with; ``rounds`` is all that may change.
     progress : bool
         Whether to show how it goes on.
     **keys
@@ -191,38 +192,47 @@ def simulate(
     --------
     >>> bouquet.simulate("apfl", rounds=20, clients=20)  # doctest: +SKIP
     """
-    values = _values(scheme, data, model, keys)
-    (run,) = _run([values | ({} if out is None else {"out": str(out)})], data, engine, progress)
-    return run
+    before = _resumable(resume, out, data)
+    values = _values(scheme, data, model, keys, out)
+    if not isinstance(data, str):
+        values |= _held_by(new_folder(parse(values)).path)
+    (ready,) = jobs.prepared([Plan(values, before)], engine)
+    with _written(data, ready.folder):
+        jobs.simulate([ready], engine, quiet=not progress)
+    return Run(ready.folder)
 
 
 def compare(
-    schemes: Sequence[SchemeLike],
+    schemes: Sequence[SchemeLike] = (),
     *,
     seeds: Sequence[int] = (),
-    data: object = "digits",
+    data: object = "",
     model: ModelLike = "",
     engine: str = "inline",
     out: str | Path | None = None,
+    resume: str | Path | None = None,
     progress: bool = True,
     **keys: Any,
 ) -> Runs:
     """Train the same clients with several schemes; the parameters are those of :func:`simulate`.
 
-    With ``seeds`` every scheme runs with each of them.
+    With ``seeds`` every scheme runs with each of them. ``resume`` is the folder of a comparison to
+    go on with: runs that are not finished, then those that are missing, also of schemes and seeds
+    that are new.
     """
-    if not schemes:
-        raise BadInput("compare takes schemes, such as ['fedavg', 'apfl'].")
-    folder = Path(out) if out is not None else unused("compare")
-    jobs = []
-    for one in schemes:
-        values = _values(one, data, model, keys)
-        name = find(str(values["scheme"])).name
-        for seed in seeds or ("",):
-            place = folder / (name if seed == "" else f"{name}-seed{seed}")
-            own = {"out": str(place)} | ({} if seed == "" else {"seed": seed})
-            jobs.append(values | own)
-    return Runs(tuple(_run(jobs, data, engine, progress)), folder)
+    before = _resumable(resume, out, data)
+    told = [told_of(one) for one in schemes]
+    values = _values("", data, model, keys, out)
+    if not isinstance(data, str):
+        values |= _held_by(Path(out) if out is not None else unused("compare-folder"))
+    own = {name: value for one in told for name, value in one.items() if name != "scheme"}
+    whole = comparison.begun([str(one["scheme"]) for one in told], seeds, own | values, before)
+    plans = whole.plans()
+    with whole.kept():
+        ready = jobs.prepared(plans, engine)
+        with _written(data, whole.folder):
+            jobs.simulate(ready, engine, quiet=not progress)
+    return Runs(tuple(map(Run, whole.runs())), whole.folder)
 
 
 def load(folder: str | Path) -> Run:
@@ -234,16 +244,24 @@ def load(folder: str | Path) -> Run:
 
 
 def _values(
-    scheme: SchemeLike, data: object, model: ModelLike, keys: Mapping[str, Any]
+    scheme: SchemeLike,
+    data: object,
+    model: ModelLike,
+    keys: Mapping[str, Any],
+    out: str | Path | None,
 ) -> dict[str, object]:
     """All that was said, as flat keys."""
     values = keys_of_program(scheme, keys)
-    if isinstance(data, str):
+    if not isinstance(data, str):
+        values["data.name"] = "folder"
+    elif data:
         values["data.name"] = data
     if not isinstance(model, str):
         values["model.name"] = offer(factory(model))
     elif model:
         values["model.name"] = model
+    if out is not None:
+        values["out"] = str(out)
     return values
 
 
@@ -252,75 +270,45 @@ def keys_of_program(scheme: SchemeLike, keys: Mapping[str, Any]) -> dict[str, ob
     values = flat(keys)
     if "clients" in values:
         values["data.clients"] = values.pop("clients")
-    return told_of(scheme) | values
+    return (told_of(scheme) if scheme else {}) | values
 
 
-def _run(
-    jobs: Sequence[dict[str, object]], data: object, engine: str, progress: bool
-) -> Iterator[Run]:
-    if engine not in ("inline", "ray"):
-        raise BadInput(f"engine must be 'inline' or 'ray', not {engine!r}.")
-    in_memory = not isinstance(data, str)
-    prepared: list[Job] = []
-    try:
-        with showing(quiet=not progress) as follow:
-            for values in jobs:
-                told = values | ({"data.name": "folder", "data.path": "."} if in_memory else {})
-                settings = with_nodes(parse(told))
-                _refuse_objects(settings, engine)
-                folder = new_folder(settings)
-                if in_memory:
-                    settings = _with_data(data, told, folder)
-                observe = follow(settings.scheme.name, settings.run.rounds, 0, "")
-                prepared.append(Job(settings, folder, observe=observe))
-            run_jobs(prepared, engine)
-    except BadInput:
-        for job in prepared if in_memory else ():  # nothing is left of what was refused
-            if not (job.folder.path / "config.toml").exists():
-                shutil.rmtree(job.folder.path, ignore_errors=True)
-        raise
-    return (Run(job.folder.path) for job in prepared)
+def _resumable(resume: str | Path | None, out: str | Path | None, data: object) -> Path | None:
+    """The folder to go on in, which has its data and its place already."""
+    if resume is None:
+        return None
+    if out is not None or not isinstance(data, str):
+        raise BadInput("resume goes on in a folder with the data it has: leave out and data away.")
+    return Path(resume)
 
 
-def _with_data(data: object, values: dict[str, object], folder: RunFolder) -> Settings:
-    """The settings of a run whose data are in its own folder."""
-    place = folder.path / "data"
-    try:
-        write_clients(data, place)
-    except BaseException:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        raise
-    return with_nodes(parse(values | {"data.path": str(place.absolute())}))
+def _held_by(folder: Path) -> dict[str, object]:
+    """The keys of data that a program had in memory, and that are in a folder of runs now."""
+    return {"out": str(folder), "data.path": str(folder.absolute() / "data")}
 
 
-def _refuse_objects(settings: Settings, engine: str) -> None:
-    """What only this process has, other processes cannot use."""
-    for what, name in (("scheme", settings.run.scheme), ("model", settings.model.name)):
-        if engine != "inline" and is_offered(name):
-            raise BadInput(
-                f"{what} is an object of this program, which ray's workers do not have: name it by "
-                "import path, package.module:Name or ./file.py:Name."
-            )
+@contextmanager
+def _written(data: object, folder: Path) -> Iterator[None]:
+    """Write data that are in memory to a folder; of what never began to run nothing is left."""
+    if isinstance(data, str):
+        yield
+        return
+    place = folder / "data"
+    if place.exists():
+        raise BadInput(f"out: {place} is there already; choose another folder.")
+    with made(folder):
+        try:
+            write_clients(data, place)
+            yield
+        except BaseException:
+            if not any(folder.glob("config.toml")) and not any(folder.glob("*/config.toml")):
+                shutil.rmtree(place, ignore_errors=True)
+            raise
 
 
-def _line(name: str, summaries: Sequence[dict[str, Any]]) -> tuple[str | float, ...]:
-    columns = {w: np.array([_mean(one, w) for one in summaries]) for w in ("shared", "personal")}
-    what = _measure(summaries[0])
-    end = "min" if what == "accuracy" else "max"
-    worst = float(np.mean([one["personal"][what][end] for one in summaries]))
-    spread = {
-        w: float(values.std(ddof=1)) if len(values) > 1 else 0.0 for w, values in columns.items()
-    }
-    shared, own = (float(columns[w].mean()) for w in ("shared", "personal"))
-    return (name, len(summaries), shared, spread["shared"], own, spread["personal"], worst)
-
-
-def _measure(summary: Mapping[str, Any]) -> str:
-    return "accuracy" if "accuracy" in summary["personal"] else "loss"
-
-
-def _mean(summary: Mapping[str, Any], whose: str) -> float:
-    return float(summary[whose][_measure(summary)]["mean"])
+def _line(one: Result) -> tuple[str | float, ...]:
+    shared, personal = ((part.mean, part.std or 0.0) for part in (one.shared, one.personal))
+    return (one.scheme, one.seeds, *shared, *personal, one.worst.mean)
 
 
 def _word(cell: str | float) -> str:

@@ -69,3 +69,8 @@ def resumed(folder: RunFolder, changes: Mapping[str, object]) -> Settings:
             f"not {after.run.rounds}."
         )
     return after
+
+
+def disks_of(settings: Settings, folder: RunFolder) -> Path:
+    """Where the nodes of a deployment on this machine keep what is personal."""
+    return Path(settings.run.state_dir or folder.path / "devices")

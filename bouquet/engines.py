@@ -96,7 +96,7 @@ def _run_ray(server_app: ServerApp, nodes: int) -> None:
     from flwr.simulation import run_simulation
 
     ours = not ray.is_initialized()
-    init: dict[str, Any] = {"log_to_driver": False}
+    init: dict[str, Any] = {"log_to_driver": True}  # or nobody sees what a worker warns of
     if not os.environ.get("RAY_ADDRESS"):  # else a cluster that has its own number
         init["num_cpus"] = workers()
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns about GPUs

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -16,10 +15,9 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from bouquet.storage.events import telling
+from bouquet.storage.events import Event, Observer, telling
 
 err = Console(stderr=True)
-Observer = Callable[[dict[str, Any]], None]
 
 
 @contextmanager
@@ -70,7 +68,7 @@ def _lines(rounds: int, note: str) -> Observer:
     """A line for each round."""
     words = telling()
 
-    def tell(event: dict[str, Any]) -> None:
+    def tell(event: Event) -> None:
         line = f"{event['stage']}{note} round {event['round']}/{rounds} {words(event)}"
         err.print(line, highlight=False, soft_wrap=True)
 

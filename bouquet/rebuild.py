@@ -16,14 +16,15 @@ from pathlib import Path
 from torch import nn
 
 from bouquet.client_app.predictor import Predictor, find_predictor, read_predictor, written
-from bouquet.continuing import settings_of
+from bouquet.continuing import disks_of, settings_of
 from bouquet.core.errors import BadInput
-from bouquet.deploy.deployment import disks_of
 from bouquet.engines import LocalNodes
 from bouquet.flower import wire
+from bouquet.flower.exchange import exchange
 from bouquet.models import build
-from bouquet.server_app.loop import _exchange, _hold_back, _state_folder, _strategy
+from bouquet.server_app.assembly import Assembly, hold_back_newcomers, state_folder
 from bouquet.server_app.membership import Client, Roster
+from bouquet.server_app.strategy import SchemeStrategy
 from bouquet.settings import Settings
 from bouquet.storage.files import file_name
 from bouquet.storage.runfolder import Checkpoint, RunFolder
@@ -55,21 +56,15 @@ def shared_model(run: Path) -> nn.Module:
     """
     folder = RunFolder(run)
     settings, saved = settings_of(folder), folder.read_checkpoint()
-    told = settings.with_run(store="disk")
-    stage = told.stages[saved.stage - 1]
     with closing(LocalNodes(1)) as grid:
-        roster = Roster()
-        roster.update(grid, told, str(folder.states), threading.Event())
-        _hold_back(settings, roster)
-        warm = folder.read_warm_start(stage.number)
-        strategy = _strategy(told, run, None, folder.states, roster, stage, warm, saved)
-        strategy.gather(saved.round)
-        assert roster.facts is not None
-        chosen = strategy.settings
+        assembly = Assembly(settings.with_run(store="disk"), Roster(), folder.states, run)
+        strategy = _stopped_at(saved, folder, assembly, grid)
+        chosen, facts = strategy.settings, strategy.roster.facts
+        assert facts is not None  # the node was met
         module = build(
             chosen.model,
-            roster.facts.input_shape,
-            roster.facts.classes,
+            facts.input_shape,
+            facts.classes,
             chosen.run.seed,
             chosen.dtype,
             replace(chosen.personal, split=chosen.split),
@@ -85,26 +80,34 @@ def rebuild(folder: RunFolder, client: str, into: Path) -> Path:
     if not nodes:
         raise BadInput(f"{folder.path} has not finished a round yet, so nobody has a model.")
     told = settings.with_run(store="disk", save_outcomes=False)
-    stage = told.stages[saved.stage - 1]
-    home = _home(settings, folder, client, _state_folder(told, stage))
-    stop = threading.Event()
+    states = _states(settings, folder, client, state_folder(told, told.stages[saved.stage - 1]))
     with closing(LocalNodes(nodes[-1])) as grid:
-        roster = Roster()
-        roster.update(grid, told, str(home), stop)
-        _hold_back(settings, roster)
-        warm = folder.read_warm_start(stage.number)
-        strategy = _strategy(told, into, None, home, roster, stage, warm, saved)
-        strategy.gather(saved.round)
-        asked, adapt = _neighbours(settings, roster, client, saved)
+        assembly = Assembly(told, Roster(), states, into)
+        strategy = _stopped_at(saved, folder, assembly, grid)
+        asked, adapt = _neighbours(settings, strategy.roster, client, saved)
         if strategy.settings.scheme.stateful and adapt < 0:
             _check_state(settings, folder, Path(strategy.state_dir), client, saved)
         messages = strategy.ask_scores(saved.round, asked, adapt)
-        for one in messages:
-            one.content.config_records[wire.NOTE]["predictors-dir"] = str(into)
-        strategy.aggregate_evaluate(saved.round, _exchange(strategy, grid, messages, stop))
+        for message in messages:
+            message.content.config_records[wire.NOTE]["predictors-dir"] = str(into)
+        replies = exchange(grid, messages, told.run.round_timeout, threading.Event())
+        strategy.aggregate_evaluate(saved.round, replies)
     if client not in strategy.report.clients:
         raise BadInput(f"Client {client} has no model: {strategy.report.failures[client]}.")
     return into / f"{file_name(client)}.safetensors"
+
+
+def _stopped_at(
+    saved: Checkpoint, folder: RunFolder, assembly: Assembly, grid: LocalNodes
+) -> SchemeStrategy:
+    """The strategy as it was after a run's last round, among clients as they were then."""
+    told, roster = assembly.settings, assembly.roster
+    roster.update(grid, told, str(assembly.states), threading.Event())
+    hold_back_newcomers(told, roster)
+    stage = told.stages[saved.stage - 1]
+    strategy = assembly.strategy(stage, folder.read_warm_start(stage.number), saved)
+    strategy.gather(saved.round)
+    return strategy
 
 
 def _neighbours(
@@ -129,14 +132,14 @@ def _neighbours(
     return [one for one in alike if one.joins > rounds], settings.join.rounds
 
 
-def _home(settings: Settings, folder: RunFolder, client: str, part: str) -> Path:
+def _states(settings: Settings, folder: RunFolder, client: str, part: str) -> Path:
     """Where a client's state is: in a simulation's folder, or a device's on this machine."""
     own, disks = settings.run.state_dir, disks_of(settings, folder)
     if _deployed(folder) and not any(disks.glob("*/sent")):
         raise _elsewhere(folder, client)
-    places = [Path(own or folder.states), *sorted(disks.glob(f"*/runs/{folder.read_name()}"))]
+    folders = [Path(own or folder.states), *sorted(disks.glob(f"*/runs/{folder.read_name()}"))]
     file = f"{file_name(client)}.safetensors"
-    return next((one for one in places if (one / part / file).exists()), places[0]).absolute()
+    return next((one for one in folders if (one / part / file).exists()), folders[0]).absolute()
 
 
 def _deployed(folder: RunFolder) -> bool:
@@ -145,14 +148,14 @@ def _deployed(folder: RunFolder) -> bool:
 
 
 def _check_state(
-    settings: Settings, folder: RunFolder, place: Path, client: str, saved: Checkpoint
+    settings: Settings, folder: RunFolder, states: Path, client: str, saved: Checkpoint
 ) -> None:
     """Refuse to take a client whose state is not here for one that never had any."""
     first = settings.stages[saved.stage - 1].first
     events = [one for one in folder.read_events(saved.round) if one["round"] >= first]
     trained = any(client in one["clients"] for one in events)
     if (trained or settings.run.personal_from == "keep") and not (
-        place / f"{file_name(client)}.safetensors"
+        states / f"{file_name(client)}.safetensors"
     ).exists():
         raise _elsewhere(folder, client)
 

@@ -12,6 +12,13 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from bouquet.checks import (
+    check_averaging,
+    check_decay,
+    check_join,
+    check_local_work,
+    check_schedule,
+)
 from bouquet.core.config import (
     MOST_STEPS,
     Key,
@@ -213,8 +220,8 @@ class Settings:
     @property
     def weights(self) -> str:
         """How uploads are weighted, with the scheme's own choice where the user made none."""
-        told = self.run.weights
-        return self.scheme.weights if told in ("auto", "agnostic") else told
+        chosen = self.run.weights
+        return self.scheme.weights if chosen in ("auto", "agnostic") else chosen
 
     @property
     def dtype(self) -> torch.dtype:
@@ -307,29 +314,25 @@ def parse(
     run, values = _with_pipeline(run, values)
     data = read(DataConfig, values, "data")
     model = read(ModelConfig, values, "model")
+    check_local_work(run, RunConfig().local_steps)
     if run.local_epochs:
-        if run.local_steps not in (0, RunConfig().local_steps):
-            raise BadInput(
-                "Set local-steps or local-epochs, not both: they are "
-                f"{run.local_steps} and {run.local_epochs}."
-            )
         run = replace(run, local_steps=0)
-    elif not run.local_steps:
-        raise BadInput("local-steps and local-epochs are both 0: one of them must be positive.")
-    _check_averaging(run)
-    _check_decay(run)
-    _check_schedule(run)
+    check_averaging(run)
+    check_decay(run)
+    check_schedule(run)
+    join = read(JoinConfig, values, "join")
+    check_join(join, run)
     settings = Settings(
         run=run,
         data=data,
         model=replace(model, name=absolute(model.name) or DATASETS[data.name].model),
         personal=read(PersonalConfig, values, "personal"),
-        join=_checked_join(read(JoinConfig, values, "join"), run),
+        join=join,
         schemes=tuple(read(scheme, values, scheme.name) for scheme in schemes),
     )
     if run.pipeline:  # a stage's wrong key is refused now, not when its turn comes
         for stage in settings.stages:
-            _check_schedule(settings.in_stage(stage).run, stage.last - stage.first + 1)
+            check_schedule(settings.in_stage(stage).run, stage.last - stage.first + 1)
     return settings
 
 
@@ -342,12 +345,12 @@ def _with_pipeline(
     run: RunConfig, values: Mapping[str, object]
 ) -> tuple[RunConfig, dict[str, object]]:
     """The run's keys with those the pipeline settles, and all keys without the stages' own."""
-    found = stages(run.pipeline, run.scheme, run.rounds)
+    planned = stages(run.pipeline, run.scheme, run.rounds)
     if not run.pipeline.strip():
-        told, rest = own_keys(values, 0)
-        return replace(run, pipeline="", stage_keys=told), rest
-    told, rest = own_keys(values, len(found))
-    total = found[-1].last
+        own, rest = own_keys(values, 0)
+        return replace(run, pipeline="", stage_keys=own), rest
+    own, rest = own_keys(values, len(planned))
+    total = planned[-1].last
     if run.rounds not in (total, RunConfig().rounds):
         raise BadInput(
             f"rounds is {run.rounds}, but the pipeline's stages have {total}; leave rounds out."
@@ -355,58 +358,5 @@ def _with_pipeline(
     words = [word.rpartition(":") for word in run.pipeline.split()]
     pipeline = " ".join(f"{absolute(name)}:{count}" for name, _, count in words)
     return replace(
-        run, pipeline=pipeline, stage_keys=told, rounds=total, scheme=found[-1].scheme
+        run, pipeline=pipeline, stage_keys=own, rounds=total, scheme=planned[-1].scheme
     ), rest
-
-
-def _check_schedule(run: RunConfig, rounds: int = 0) -> None:
-    if run.lr_schedule == "exponential" and not run.lr_decay:
-        raise BadInput(
-            "lr-decay must be positive with lr-schedule 'exponential': the rounds until the rate "
-            "is halved, not 0."
-        )
-    rounds = rounds or run.rounds
-    if run.warmup and run.warmup >= rounds:
-        raise BadInput(f"warmup must be less than the {rounds} rounds there are, not {run.warmup}.")
-
-
-def _check_averaging(run: RunConfig) -> None:
-    """Only what averages can average otherwise."""
-    scheme = find(run.scheme)()
-    learned = isinstance(scheme.assembled(), Agnostic)
-    if scheme.averages and not (run.weights == "agnostic" and learned):
-        return
-    averaging = ", ".join(name for name, one in SCHEMES.items() if one().averages)
-    if run.weights == "agnostic":
-        raise BadInput(
-            f"weights must not be 'agnostic' for {run.scheme}; it goes with the schemes that "
-            f"average and are not agnostic themselves: {averaging}."
-        )
-    if (run.server_optimizer, run.server_lr) != ("mean", 1.0) and not scheme.averages:
-        raise BadInput(
-            f"server-optimizer must be 'mean' and server-lr 1 for {run.scheme}, whose server does "
-            f"not average; others go with {averaging}."
-        )
-
-
-def _check_decay(run: RunConfig) -> None:
-    """A scheme that takes no gradient steps would decay nothing."""
-    scheme = find(run.scheme)
-    own = f"whose own is {scheme.decay}" if scheme.decay else "whose clients take no gradient steps"
-    for name in ("weight_decay", "decoupled_weight_decay"):
-        if getattr(run, name) and not scheme.descends:
-            raise BadInput(
-                f"{name.replace('_', '-')} must be 0 for {run.scheme}, {own}, "
-                f"not {getattr(run, name):g}."
-            )
-
-
-def _checked_join(join: JoinConfig, run: RunConfig) -> JoinConfig:
-    if join.clients and join.round > run.rounds:
-        raise BadInput(
-            f"join.round must be at most rounds, {run.rounds}, or 0 for after training, "
-            f"not {join.round}."
-        )
-    if join.clients and find(run.scheme).pooled:
-        raise BadInput(f"join.clients must be 0 for {run.scheme}, not {join.clients}.")
-    return join

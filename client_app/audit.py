@@ -20,7 +20,7 @@ from bouquet.flower import wire
 from bouquet.storage.files import BadFile, file_name
 
 
-def record(device: Device, run: str, kind: str, round_: int, reply: Message) -> None:
+def record_reply(device: Device, run: str, kind: str, round_: int, reply: Message) -> None:
     """Add a line about a reply to the run's record, before the reply leaves.
 
     Parameters
@@ -66,12 +66,12 @@ def read_records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in sorted(folder.glob("*.jsonl")):
         for number, line in enumerate(path.read_bytes().splitlines(), start=1):
             try:
-                told = json.loads(line.decode())
-                whole(told["bytes"], "bytes")
-                listed(told["personal"], "personal", text)
+                fields = json.loads(line.decode())
+                whole(fields["bytes"], "bytes")
+                listed(fields["personal"], "personal", text)
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise BadFile(f"{path} is damaged (line {number}).") from error
-            yield path.stem, told
+            yield path.stem, fields
 
 
 def _about(name: str, value: Tensor) -> dict[str, Any]:

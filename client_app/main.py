@@ -11,7 +11,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from bouquet.client_app.audit import record
+from bouquet.client_app.audit import record_reply
 from bouquet.client_app.device import Device, device
 from bouquet.client_app.node import Node, Result
 from bouquet.client_app.orders import Order, read_order
@@ -23,6 +23,7 @@ from bouquet.client_app.stores import (
     Mirrored,
     Store,
 )
+from bouquet.core import cohort
 from bouquet.core.errors import BadInput
 from bouquet.data.federated import numbered
 from bouquet.data.prepare import size_warning
@@ -84,6 +85,7 @@ def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
 def forget() -> None:
     """Drop what clients of finished runs kept in this process's memory."""
     _memories.clear()
+    cohort.forget()
 
 
 def _prepared(message: Message, context: Context) -> tuple[Order, Node]:
@@ -201,7 +203,7 @@ def _recorded(reply: Message, order: Order, context: Context, kind: str) -> Mess
     """A reply, which on a device leaves only once it is on record."""
     own = device(context.node_config)
     if own is not None:
-        record(own, order.state_dir, kind, order.round, reply)
+        record_reply(own, order.state_dir, kind, order.round, reply)
     return reply
 
 

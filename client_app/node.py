@@ -157,6 +157,8 @@ class Node:
             received = self._received(payload, clients, chunk)
             models = self._evaluate_chunk(round_, chunk, received, stack(states), result, adapt)
             result.clients += chunk
+            if self.settings.scheme.stateful and adapt < 0:
+                self._add_diagnostics(received, states, result)
             if predictors is not None:
                 self._save_predictors(predictors, round_, chunk, models)
             if outcomes is not None and self.problem.task.classes:
@@ -215,15 +217,18 @@ class Node:
         received = scheme.shared(task, payload)
         shared = cohort.score(task, received, x, y, real, own=False)
         scores = cohort.score(task, own, x, y, real, own=differ)
-        if flatten(personal) and adapt < 0:
-            for name, values in cohort.diagnostics(scheme, personal, received).items():
-                result.diagnostics.setdefault(name, []).extend(values)
         for name, one in (("shared", shared), ("personal", scores)):
             result.metrics.setdefault(f"{name}_loss", []).extend(one.loss.tolist())
             if task.classes:
                 result.metrics.setdefault(f"{name}_accuracy", []).extend(one.accuracy.tolist())
         result.seconds["evaluation"] += time.perf_counter() - started
         return own if differ else {k: v.expand(len(clients), *v.shape) for k, v in own.items()}
+
+    def _add_diagnostics(self, payload: Any, states: Sequence[Any], result: Result) -> None:
+        scheme = self.settings.scheme
+        shared = scheme.shared(self.problem.task, payload)
+        for name, values in cohort.diagnostics(scheme, states, shared).items():
+            result.diagnostics.setdefault(name, []).extend(values)
 
     def _batches(self, clients: list[str], plan: Plan, purpose: str, round_: int) -> Batch:
         data = self.problem.data

@@ -193,7 +193,7 @@ def export(predictor: Predictor, folder: Path) -> list[Path]:
 
 
 def _torchscript(predictor: Predictor, file: Path) -> None:
-    traced = torch.jit.trace(predictor.module, _zeros(predictor, 2))  # type: ignore[no-untyped-call]
+    traced = torch.jit.trace(predictor.module, _zeros(predictor, 2))
     other = _zeros(predictor, 3)
     torch.testing.assert_close(traced(other), predictor.module(other))
     torch.jit.save(traced, file)

@@ -37,8 +37,8 @@ def with_torchvision(call: Callable[[], T]) -> T:
 
 @cache  # keeps the library alive: its schemas go when it does
 def _declare_schemas() -> torch.library.Library:
-    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
         schema = f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        library.define(schema)  # type: ignore[no-untyped-call]
+        library.define(schema)
     return library

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from bouquet.core.config import keys_of
 from bouquet.core.errors import RunFailed
-from bouquet.server_app.strategy import Report
+from bouquet.server_app.report import Report
 from bouquet.settings import RunConfig, Settings
+from bouquet.storage.events import Event
 from bouquet.storage.runfolder import RunFolder
 from bouquet.strategies.registry import find
 
@@ -16,7 +16,7 @@ def stop_if_diverged(
     settings: Settings,
     folder: RunFolder,
     classes: int,
-    events: Sequence[Mapping[str, Any]],
+    events: Sequence[Event],
     trained: Report,
     evaluated: Report | None,
 ) -> None:
@@ -46,7 +46,7 @@ def stop_if_diverged(
 def divergence(
     settings: Settings,
     classes: int,
-    events: Sequence[Mapping[str, Any]],
+    events: Sequence[Event],
     trained: Report,
     evaluated: Report | None,
 ) -> str:
@@ -58,9 +58,7 @@ def divergence(
     )
 
 
-def _limits(
-    settings: Settings, classes: int, events: Sequence[Mapping[str, Any]]
-) -> dict[str, float]:
+def _limits(settings: Settings, classes: int, events: Sequence[Event]) -> dict[str, float]:
     """How large each mean loss may become: many times a guess's, or what it was at first."""
     limits = {}
     for measure in ("shared_loss", "personal_loss"):

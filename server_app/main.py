@@ -1,7 +1,7 @@
 """The ServerApp."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from logging import INFO
 from pathlib import Path
@@ -13,9 +13,9 @@ from flwr.serverapp import Grid, ServerApp
 from bouquet.continuing import new_folder, resumed
 from bouquet.core.errors import BadInput
 from bouquet.flower.private import HttpGrid, log
-from bouquet.server_app.loop import Event, run
+from bouquet.server_app.loop import run
 from bouquet.settings import Settings, parse
-from bouquet.storage.events import telling
+from bouquet.storage.events import Event, Observer, telling
 from bouquet.storage.runfolder import RunFolder
 
 
@@ -38,7 +38,7 @@ class Job:
     settings: Settings
     folder: RunFolder
     resume: bool = False
-    observe: Callable[[Event], None] = lambda event: None
+    observe: Observer = lambda event: None
 
 
 def make_app(
@@ -99,13 +99,13 @@ def _run(grid: Grid, context: Context) -> None:
         folder = new_folder(settings)
     else:
         folder = RunFolder(Path(settings.run.out))
-        told = {k: v for k, v in settings.flat().items() if k not in ("out", "resume")}
-        settings = resumed(folder, told)
-    place, rounds, words = folder.path.absolute(), settings.run.rounds, telling()
+        keys = {k: v for k, v in settings.flat().items() if k not in ("out", "resume")}
+        settings = resumed(folder, keys)
+    path, rounds, words = folder.path.absolute(), settings.run.rounds, telling()
 
     def observe(event: Event) -> None:
         log(INFO, "%s round %s/%s  %s", event["stage"], event["round"], rounds, words(event))
 
-    log(INFO, "The run's folder is %s", place)
+    log(INFO, "The run's folder is %s", path)
     run(grid, settings, folder, engine=engine, resume=resume, observe=observe)
-    log(INFO, "The run is finished; its folder is %s", place)
+    log(INFO, "The run is finished; its folder is %s", path)

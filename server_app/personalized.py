@@ -19,11 +19,15 @@ from bouquet.flower import wire
 from bouquet.flower.private import HttpGrid, log
 from bouquet.models import personal_names
 from bouquet.objects import SchemeLike, flat, told_of
+from bouquet.server_app.assembly import check_deployable
 from bouquet.server_app.divergence import divergence
-from bouquet.server_app.loop import check_deployable, full_evaluation
+from bouquet.server_app.loop import full_evaluation
 from bouquet.server_app.membership import Roster
-from bouquet.server_app.strategy import Report, SchemeStrategy
+from bouquet.server_app.report import Report
+from bouquet.server_app.strategy import SchemeStrategy
+from bouquet.server_app.summary import add_evaluation, event_of
 from bouquet.settings import DTYPES, Settings, parse
+from bouquet.storage.events import Event
 from bouquet.storage.runfolder import new_name
 
 # Keys of runs in our own loop: Flower's has other words for them, or no such thing.
@@ -117,8 +121,7 @@ class PersonalizedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The shared model after a round, and no numbers: training gives none."""
         arrays, metrics = self._begun.aggregate_train(server_round, replies)
-        event = {"round": server_round, "clients": self.report.clients, "metrics": {}}
-        self._events.append(event)
+        self._events.append(event_of(self._begun.stage.name, server_round, self.report))
         self._stop_if_diverged(self.report, None)
         return arrays, metrics
 
@@ -138,7 +141,7 @@ class PersonalizedStrategy(Strategy):
         if not self._evaluates:
             return None
         metrics = self._begun.aggregate_evaluate(server_round, replies)
-        self._events[-1]["metrics"] = dict(metrics or {})
+        add_evaluation(self._events[-1], self._roster, self.report)
         self._stop_if_diverged(Report(), self.report)
         return metrics
 
@@ -156,7 +159,7 @@ class PersonalizedStrategy(Strategy):
         self._settings = parse(self.settings.flat() | {"rounds": rounds})
         self._roster, self._name = Roster(), new_name()
         self._strategy = None
-        self._events: list[dict[str, Any]] = []
+        self._events: list[Event] = []
         self._evaluates = False
 
     @property

@@ -7,7 +7,6 @@ client that was not asked is counted, logged and left out, and the round goes on
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any
 
@@ -20,48 +19,16 @@ from flwr.serverapp.strategy import Strategy
 from bouquet.core.round import Part, united, upload_shape
 from bouquet.core.scheme import Federation, Member
 from bouquet.core.task import Task
-from bouquet.core.trees import Tree, fingerprint, flatten, is_finite, norm, unflatten
+from bouquet.core.trees import Tree, fingerprint, flatten, is_finite, norm
 from bouquet.flower import wire
 from bouquet.flower.exchange import lost
 from bouquet.flower.private import log
 from bouquet.problem import POOL
 from bouquet.server_app.membership import Client, Roster, by_node, message
 from bouquet.server_app.replies import Refused, Reply, read_reply
+from bouquet.server_app.report import Report
 from bouquet.settings import Settings
 from bouquet.stages import Stage
-from bouquet.storage.files import BadFile
-
-
-@dataclass
-class Report:
-    """What came of a round's messages.
-
-    Parameters
-    ----------
-    clients : list of str
-        Those whose replies counted.
-    failures : dict
-        The others, and why.
-    diverged : list of str
-        Those among the failures whose training gave NaN or infinity.
-    scores : dict
-        Each client's numbers: ``{client: {"shared_loss": ...}}``.
-    seconds : dict
-        The slowest node's time by kind of work.
-    nodes : dict
-        The seconds each node that was asked worked, by its place; None for one that was silent.
-    bytes_up, bytes_down : int
-        Of the messages' contents.
-    """
-
-    clients: list[str] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-    diverged: list[str] = field(default_factory=list)
-    scores: dict[str, dict[str, float]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    nodes: dict[int, float | None] = field(default_factory=dict)
-    bytes_up: int = 0
-    bytes_down: int = 0
 
 
 class SchemeStrategy(Strategy):
@@ -210,10 +177,10 @@ class SchemeStrategy(Strategy):
                 return
             worst = max(parts, key=lambda part: float(norm(part.arrays)))
             parts = [part for part in parts if part is not worst]
-            self.report.clients = sorted(set(self.report.clients) - set(worst.clients))
             reason = "weights so large that the server's would become NaN or infinite"
-            self._fail(server_round, worst.clients, reason)
-            self.report.failures = dict(sorted(self.report.failures.items()))
+            self.report.clients = sorted(set(self.report.clients) - set(worst.clients))
+            self.report.fail(server_round, worst.clients, reason)
+            self.report.sort()
         log(WARNING, "Round %s had no valid reply: the weights stay as they were.", server_round)
 
     def _aggregated(self, round_: int, parts: Sequence[Reply]) -> Any:
@@ -263,11 +230,11 @@ class SchemeStrategy(Strategy):
                 **note,
             }
             tree = flatten(self.payload(ids)) if common is None else common
-            one = message(self.settings, node, kind, round_, tree, ConfigRecord(words))
+            sent = message(self.settings, node, kind, round_, tree, ConfigRecord(words))
             if self._warm:
-                one.content[wire.WARM] = wire.pack(self._warm)
-            messages.append(one)
-        self.report.bytes_down = sum(wire.size(one.content) for one in messages)
+                sent.content[wire.WARM] = wire.pack(self._warm)
+            messages.append(sent)
+        self.report.bytes_down = sum(wire.size(sent.content) for sent in messages)
         return messages
 
     def _due(self, client: Client) -> float:
@@ -276,37 +243,38 @@ class SchemeStrategy(Strategy):
 
     def _valid(self, round_: int, replies: Iterable[Message]) -> list[Reply]:
         """The replies that count, in the order of the nodes; the rest goes into the report."""
-        silent = dict(self._asked)
-        self.report.nodes = {group[0].place: None for group in self._asked.values()}
-        valid: dict[int, Reply] = {}
-        for one in replies:
-            node = one.metadata.src_node_id
+        report, silent = self.report, dict(self._asked)
+        report.nodes = {group[0].place: None for group in self._asked.values()}
+        valid = []
+        turns = {node: turn for turn, node in enumerate(self._asked)}
+        # Sums depend on the order of the clients, which must not be that of arrival.
+        for answer in sorted(replies, key=lambda one: turns.get(one.metadata.src_node_id, -1)):
+            node = answer.metadata.src_node_id
             asked = silent.pop(node, None)
             if asked is None:
                 log(WARNING, "A reply of node %s in round %s was not asked for.", node, round_)
                 continue
-            self.report.nodes[asked[0].place] = None if lost(one) else 0.0
+            ids = [client.id for client in asked]
+            report.nodes[asked[0].place] = None if lost(answer) else 0.0
             try:
-                reply = self._read(round_, one, asked)
+                reply = self._read(round_, answer, ids)
             except Refused as why:
-                self._fail(round_, [client.id for client in asked], str(why))
+                report.fail(round_, ids, str(why))
                 continue
-            self.report.nodes[asked[0].place] = sum(reply.seconds.values())
-            self._note(round_, reply, asked)
+            report.nodes[asked[0].place] = sum(reply.seconds.values())
+            report.note(round_, reply, ids)
             if reply.clients:
-                valid[node] = reply
+                valid.append(reply)
         for asked in silent.values():
-            self._fail(round_, [client.id for client in asked], "no reply in time")
-        self.report.clients.sort()
-        self.report.failures = dict(sorted(self.report.failures.items()))
-        return [valid[node] for node in self._asked if node in valid]
+            report.fail(round_, [client.id for client in asked], "no reply in time")
+        report.sort()
+        return valid
 
-    def _read(self, round_: int, one: Message, asked: Sequence[Client]) -> Reply:
+    def _read(self, round_: int, answer: Message, asked: Sequence[str]) -> Reply:
         """A reply whose content can be trusted."""
-        if not one.has_error():
-            self.report.bytes_up += _size(one)
-        ids = [client.id for client in asked]
-        reply = read_reply(one, self._kind, round_, ids, self.task.classes)
+        if not answer.has_error():
+            self.report.bytes_up += _size(answer)
+        reply = read_reply(answer, self._kind, round_, asked, self.task.classes)
         uploads = reply.clients if self._kind == MessageType.TRAIN else []
         expected = sum(self._weights[client] for client in uploads)
         if not math.isclose(reply.weight, expected, rel_tol=1e-9):
@@ -319,47 +287,11 @@ class SchemeStrategy(Strategy):
             raise Refused("weights that are NaN or infinite")
         return reply
 
-    def _note(self, round_: int, reply: Reply, asked: Sequence[Client]) -> None:
-        """Put what a valid reply says into the report."""
-        self.report.clients += reply.clients
-        self.report.diverged += reply.diverged
-        for name, values in reply.scores.items():
-            for client, value in zip(reply.clients, values, strict=True):
-                self.report.scores.setdefault(client, {})[name] = value
-        for what, spent in reply.seconds.items():
-            self.report.seconds[what] = max(self.report.seconds.get(what, 0.0), spent)
-        for client, reason in reply.failures.items():
-            self._fail(round_, [client], reason)
-        named = {*reply.clients, *reply.failures}
-        unnamed = [client.id for client in asked if client.id not in named]
-        if unnamed:
-            self._fail(round_, unnamed, "its node's reply says nothing about it")
-
-    def _fail(self, round_: int, clients: Sequence[str], reason: str) -> None:
-        self.report.failures |= dict.fromkeys(clients, reason)
-        log(WARNING, "Round %s: left out client %s: %s", round_, ", ".join(clients), reason)
-
     def _metrics(self) -> MetricRecord:
         """Means over the clients, as Flower's strategies report them."""
         names = dict.fromkeys(name for scores in self.report.scores.values() for name in scores)
         columns = {n: [s[n] for s in self.report.scores.values() if n in s] for n in names}
         return MetricRecord({name: sum(column) / len(column) for name, column in columns.items()})
-
-
-def restored(settings: Settings, task: Task, saved: Tree) -> Any:
-    """The server's state a checkpoint holds, or a refusal of one that is another model's.
-
-    What grows with the clients, such as a graph or a client's own model, may be of any size.
-    """
-    scheme = settings.scheme
-    fresh = flatten(scheme.init_server(task))
-    for name, value in fresh.items():
-        there = saved.get(name, torch.zeros(0, dtype=torch.bool))
-        fits = (there.dtype, there.ndim) == (value.dtype, value.ndim)
-        if not fits or ("/" in name and there.shape != value.shape):
-            raise BadFile(f"The checkpoint does not fit the run's model (see {name}).")
-    restored_server: Any = unflatten(scheme.records.server, saved)
-    return restored_server
 
 
 def _size(reply: Message) -> int:

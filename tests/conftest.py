@@ -49,11 +49,12 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        return json.loads((self.path / "summary.json").read_text())
+        summary: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+        return summary
 
     @property
     def sha(self) -> str:
-        return self.summary["shared_sha256"]
+        return str(self.summary["shared_sha256"])
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -66,7 +67,8 @@ class Run:
 
     def server(self) -> dict[str, Array]:
         """All the server holds."""
-        return load_file(self.path / "server" / "checkpoint.safetensors")
+        arrays: dict[str, Array] = load_file(self.path / "server" / "checkpoint.safetensors")
+        return arrays
 
     def shared(self, name: str = "w") -> Array:
         """A parameter of the server's model."""
@@ -74,7 +76,9 @@ class Run:
 
     def predictor(self, client: str, name: str = "w") -> Array:
         """A parameter of a client's own model."""
-        return load_file(self.path / "predictors" / f"{client}.safetensors")[name]
+        file = self.path / "predictors" / f"{client}.safetensors"
+        arrays: dict[str, Array] = load_file(file)
+        return arrays[name]
 
     def personal(self, client: str) -> dict[str, Array]:
         """What a client keeps."""
@@ -122,7 +126,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], R
 
 def kebab(keys: dict[str, Any]) -> dict[str, object]:
     """``local_steps=3, data={"clients": 4}`` as flat keys."""
-    from bouquet.api import flat  # not before the consoles are made
+    from bouquet.objects import flat  # not before the consoles are made
 
     return flat(keys)
 

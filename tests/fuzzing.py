@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, chdir, contextmanager
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -430,12 +431,8 @@ def introductions(folder: Path) -> Iterator[Case]:
 @contextmanager
 def impatient() -> Iterator[None]:
     """Nobody waits for a node that only nonsense says is there."""
-    before = roster_module.PATIENCE, roster_module.DEPLOYED_PAUSE
-    roster_module.PATIENCE, roster_module.DEPLOYED_PAUSE = 0.0, 0.001
-    try:
+    with patch.multiple(roster_module, PATIENCE=0.0, DEPLOYED_PAUSE=0.001):
         yield
-    finally:
-        roster_module.PATIENCE, roster_module.DEPLOYED_PAUSE = before
 
 
 def _claimed(roster: Roster, node: int) -> set[str]:

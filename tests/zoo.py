@@ -19,7 +19,8 @@ class Dropout(nn.Module):
         self.output = nn.Linear(16, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.drop(self.hidden(x.flatten(1)).relu()))
+        said: Tensor = self.output(self.drop(self.hidden(x.flatten(1)).relu()))
+        return said
 
 
 class BatchNorm(nn.Module):
@@ -32,7 +33,8 @@ class BatchNorm(nn.Module):
         self.output = nn.Linear(16, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.norm(self.hidden(x.flatten(1))).relu())
+        said: Tensor = self.output(self.norm(self.hidden(x.flatten(1))).relu())
+        return said
 
 
 class Embedding(nn.Module):
@@ -45,7 +47,8 @@ class Embedding(nn.Module):
         self.output = nn.Linear(8, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.drop(self.words(x)).mean(dim=1))
+        said: Tensor = self.output(self.drop(self.words(x)).mean(dim=1))
+        return said
 
 
 class Lstm(nn.Module):
@@ -58,7 +61,8 @@ class Lstm(nn.Module):
         self.output = nn.Linear(8, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.lstm(self.words(x))[0][:, -1])
+        said: Tensor = self.output(self.lstm(self.words(x))[0][:, -1])
+        return said
 
 
 class Attention(nn.Module):
@@ -74,7 +78,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         words = self.words(x)
         read, _ = self.attention(words, words, words)
-        return self.output(self.norm(read + words).mean(dim=1))
+        said: Tensor = self.output(self.norm(read + words).mean(dim=1))
+        return said
 
 
 class Plain(nn.Module):
@@ -85,7 +90,8 @@ class Plain(nn.Module):
         self.output = nn.Linear(math.prod(shape), classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(x.flatten(1))
+        said: Tensor = self.output(x.flatten(1))
+        return said
 
 
 class Noisy(Plain):
@@ -93,7 +99,8 @@ class Noisy(Plain):
 
     def forward(self, x: Tensor) -> Tensor:
         noise = torch.randn_like(x) if self.training else torch.zeros_like(x)
-        return super().forward(x + noise)
+        said: Tensor = super().forward(x + noise)
+        return said
 
 
 class Quiet(nn.Module):
@@ -108,7 +115,8 @@ class Quiet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.hidden(x.flatten(1))
-        return self.output(hidden + self.norm(hidden))
+        said: Tensor = self.output(hidden + self.norm(hidden))
+        return said
 
 
 READS_WORDS = (Embedding, Lstm, Attention)

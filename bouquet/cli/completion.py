@@ -1,15 +1,11 @@
-"""What a shell can complete. Read from files: to import the schemes takes seconds."""
+"""What a shell can complete."""
 
-import re
-
-from bouquet.manifest import APP, flower_app
+from bouquet.cli import catalogue
 
 
 def schemes(incomplete: str) -> list[str]:
     """The names of our schemes that begin so."""
-    texts = [file.read_text("utf-8") for file in sorted((APP / "strategies").glob("*.py"))]
-    names = [name for text in texts for name in re.findall(r'^    name = "(.*)"$', text, re.M)]
-    return [name for name in names if name.startswith(incomplete)]
+    return [one.name for one in catalogue.read().schemes if one.name.startswith(incomplete)]
 
 
 def keys(incomplete: str) -> list[str]:
@@ -21,8 +17,4 @@ def keys(incomplete: str) -> list[str]:
 
 def key_names(incomplete: str) -> list[str]:
     """The names of keys that begin so."""
-    names = []
-    for name, value in flower_app()["config"].items():
-        inner = [f"{name}.{key}" for key in value] if isinstance(value, dict) else [name]
-        names += [one for one in inner if one.startswith(incomplete)]
-    return names
+    return [one.name for one in catalogue.read().keys if one.name.startswith(incomplete)]

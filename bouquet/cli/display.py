@@ -3,9 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -18,10 +16,12 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from bouquet.report.seeds import Result, Spread, measure, outcome, over_seeds
 from bouquet.storage.events import short
-from bouquet.storage.runs import number, read_events
+from bouquet.storage.runs import number
 
 if TYPE_CHECKING:  # torch takes seconds to import
+    from bouquet.api import Run
     from bouquet.data import FederatedData
 
 out = Console()
@@ -29,7 +29,6 @@ err = Console(stderr=True)
 
 
 BARS = "▁▂▃▄▅▆▇█"
-Observer = Callable[[dict[str, Any]], None]
 EXPLAINED = (
     "On the clients' own test data. worst client: of the personal models; helped, hurt:"
     " clients whose personal model does better, worse than the shared one."
@@ -105,17 +104,9 @@ def _holdings(data: "FederatedData") -> Table:
     return table
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run that ended well, and where it is."""
-
-    summary: dict[str, Any]
-    folder: Path
-
-
-def results(runs: Sequence[Finished]) -> Table:
+def results(runs: "Sequence[Run]") -> Table:
     """One line a run: how well, how evenly, at what cost."""
-    what = _measure(runs)
+    what = measure(runs[0].summary)
     table = Table(title=None, header_style="bold")
     table.add_column("scheme", no_wrap=True)
     for heading in (
@@ -132,7 +123,7 @@ def results(runs: Sequence[Finished]) -> Table:
         summary = run.summary
         table.add_row(
             summary["scheme"],
-            *map(short, _outcome(summary, what)),
+            *map(short, outcome(summary)),
             str(summary["helped"]),
             str(summary["hurt"]),
             _bytes(summary["bytes_up"] + summary["bytes_down"]),
@@ -141,18 +132,7 @@ def results(runs: Sequence[Finished]) -> Table:
     return table
 
 
-def _measure(runs: Sequence[Finished]) -> str:
-    return "accuracy" if "accuracy" in runs[0].summary["shared"] else "loss"
-
-
-def _outcome(summary: dict[str, Any], what: str) -> tuple[float, float, float]:
-    """Of the shared model, of the personal ones, and of the worst of these."""
-    personal = summary["personal"][what]
-    worst = personal["min"] if what == "accuracy" else personal["max"]
-    return summary["shared"][what]["mean"], personal["mean"], worst
-
-
-def show(runs: Sequence[Finished]) -> None:
+def show(runs: "Sequence[Run]") -> None:
     """Print the table and where the runs are."""
     out.print(results(runs))
     out.print(f"[dim]{EXPLAINED}")
@@ -167,7 +147,7 @@ def show(runs: Sequence[Finished]) -> None:
         out.print(f"{run.summary['scheme']}: {run.folder}", highlight=False, soft_wrap=True)
 
 
-def told(run: Finished) -> dict[str, Any]:
+def told(run: "Run") -> dict[str, Any]:
     """A run's summary and where it is, for programs."""
     return run.summary | {"folder": str(run.folder)}
 
@@ -177,41 +157,37 @@ def show_json(result: object) -> None:
     print(json.dumps(result, indent=2))
 
 
-def show_seeds(runs: Sequence[Finished], folder: Path) -> None:
+def show_seeds(runs: "Sequence[Run]", folder: Path) -> None:
     """Print the table of schemes that ran with several seeds each, and where the runs are."""
-    out.print(over_seeds(runs))
+    summaries = [run.summary for run in runs]
+    out.print(seeds_table(measure(summaries[0]), over_seeds(summaries)))
     out.print(f"[dim]Means over the seeds ± standard deviations. {EXPLAINED}")
     out.print(f"{len(runs)} runs: {folder}", highlight=False, soft_wrap=True)
 
 
-def over_seeds(runs: Sequence[Finished]) -> Table:
+def seeds_table(what: str, schemes: Sequence[Result]) -> Table:
     """One line a scheme: means and standard deviations over its runs."""
-    what = _measure(runs)
     table = Table(header_style="bold")
     table.add_column("scheme", no_wrap=True)
     headings = (f"shared {what}", f"personal {what}", "worst client", "helped", "hurt")
     for heading in headings:
         table.add_column(heading, justify="right")
-    for scheme in dict.fromkeys(run.summary["scheme"] for run in runs):
-        alike = [run.summary for run in runs if run.summary["scheme"] == scheme]
-        columns = zip(*(_outcome(one, what) for one in alike), strict=True)
-        spreads = [_with_spread(column) for column in columns]
-        counts = [f"{mean(one[name] for one in alike):.1f}" for name in ("helped", "hurt")]
-        table.add_row(scheme, *spreads, *counts)
+    for one in schemes:
+        measures = map(_with_spread, (one.shared, one.personal, one.worst))
+        counts = (f"{count.mean:.1f}" for count in (one.helped, one.hurt))
+        table.add_row(one.scheme, *measures, *counts)
     return table
 
 
-def _with_spread(values: Sequence[float]) -> str:
-    if max(map(abs, values)) >= 1e4:
-        return short(mean(values))
-    spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
-    return f"{mean(values):.3f}{spread}"
+def _with_spread(value: Spread) -> str:
+    if abs(value.mean) >= 1e4:
+        return short(value.mean)
+    return f"{value.mean:.3f}" + ("" if value.std is None else f" ± {value.std:.3f}")
 
 
-def course(run: Finished) -> str:
+def course(run: "Run") -> str:
     """How the personal models' accuracy, or else loss, went over the rounds, as a line of text."""
-    metrics = [event["metrics"] for event in read_events(run.folder / "events.jsonl")]
-    what = "accuracy" if "accuracy" in run.summary["personal"] else "loss"
+    metrics, what = [event["metrics"] for event in run.events], measure(run.summary)
     found = [number(one.get(f"personal_{what}")) for one in metrics]
     values = [value for value in found if value is not None]
     if len(values) < 2:

@@ -6,14 +6,11 @@ A terminal gets lines as long as it is wide; elsewhere they stay whole, for grep
 import textwrap
 from collections.abc import Iterable
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from bouquet.cli.catalogue import ListedKey
 from bouquet.cli.display import out
-
-if TYPE_CHECKING:  # its package imports torch
-    from bouquet.core.config import Key
 
 INDENT = "    "
 
@@ -44,21 +41,14 @@ def fact(what: str, said: str, width: int = 10) -> None:
         _print(Text(line))
 
 
-def keys(listed: Iterable["Key"]) -> None:
+def keys(listed: Iterable[ListedKey]) -> None:
     """Print keys as ``-c`` takes them, with their defaults; a blank line between groups."""
     groups = groupby(listed, lambda one: one.name.rpartition(".")[0])
     for place, (_, group) in enumerate(groups):
         if place:
             out.print()
         for one in group:
-            note = f"; {one.degenerate}" if one.degenerate else ""
-            entry(f"{one.name}={_default(one)}", one.allowed, one.doc + note)
-
-
-def _default(key: "Key") -> str:
-    if key.kind is bool:
-        return str(key.default).lower()
-    return str(key.default) or "''"
+            entry(f"{one.name}={one.default}", one.allowed, one.meaning)
 
 
 def _wrapped(line: str, hang: str) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Seeded(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+class Seeded(TorchDispatchMode):
     """While entered, whatever PyTorch draws on this thread comes from one seed.
 
     Parameters

@@ -7,15 +7,16 @@ runs one client after the other, with the same result up to float rounding.
 
 import ctypes
 import functools
+import logging
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from logging import INFO
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn.utils.rnn import pad_sequence
 
@@ -25,7 +26,11 @@ from bouquet.core.round import row_of
 from bouquet.core.scheme import AnyScheme, Model, Work
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Nothing, Tree, pick, size_in_bytes, stack
-from bouquet.flower.private import log
+
+# Flower's logger, by its name: what is said here stands among its lines, wherever it runs.
+_log = logging.getLogger("flwr")
+_warned_of: set[type[nn.Module]] = set()
+_warning = threading.Lock()
 
 # Measured on 2 cores: past this many bytes of weights a chunk falls out of the cache
 # and gains nothing more; past this many bytes of examples it only costs memory.
@@ -148,7 +153,7 @@ def _together(
         except (RuntimeError, NotImplementedError) as error:
             if how == "vmap":
                 raise
-            log(INFO, "This model cannot be batched (%s): clients train one by one.", error)
+            _say_one_by_one(work.task, error)
     results = [
         one(
             replace(work, batches=_steps_of(batches, i, work.task.whole)),
@@ -160,17 +165,41 @@ def _together(
     return stack([first for first, _ in results]), stack([second for _, second in results])
 
 
+def _say_one_by_one(task: Task, why: Exception) -> None:
+    """Warn of slow work: once for a model, not for every chunk of every round."""
+    model = type(task.module)
+    with _warning:  # nodes of an inline simulation are threads
+        if model in _warned_of:
+            return
+        _warned_of.add(model)
+    reason = str(why).partition("\n")[0].partition(". ")[0]
+    _log.warning(
+        "Clients work one by one, which is slow: %s cannot be batched (%s).", model.__name__, reason
+    )
+
+
+def forget() -> None:
+    """Let the next run be warned anew."""
+    _warned_of.clear()
+
+
 def _steps_of(batches: Batch, client: int, whole: bool) -> list[Batch]:
     """One client's batches; without padding for a model that padding would change."""
     found = steps(pick(batches, client))
     return [batch.whole() for batch in found if batch.active] if whole else found
 
 
-def diagnostics(scheme: AnyScheme, personal: Any, shared: Tree) -> dict[str, list[float]]:
-    """The scheme's own numbers about a chunk's personal states, stacked: a list for each."""
+def diagnostics(scheme: AnyScheme, states: Sequence[Any], shared: Tree) -> dict[str, list[float]]:
+    """The scheme's own numbers about clients' personal states: for each, one a client.
+
+    One client after the other, which for a few sums is faster than ``vmap``.
+    """
+    columns: dict[str, list[float]] = {}
     with torch.no_grad():
-        found = vmap(lambda state: scheme.diagnostics(state, shared))(personal)
-    return {name: values.tolist() for name, values in found.items()}
+        for state in states:
+            for name, value in scheme.diagnostics(state, shared).items():
+                columns.setdefault(name, []).append(float(value))
+    return columns
 
 
 def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Scores:
@@ -187,7 +216,7 @@ def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: 
     own : bool
         Whether ``models`` are the clients' own.
     """
-    return Scores(*_judged(task.score, task.whole, models, x, y, real, own))
+    return Scores(*_judged(task.score, task, models, x, y, real, own))
 
 
 def right(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Tensor:
@@ -196,12 +225,12 @@ def right(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: 
     def of_one(model: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, ...]:
         return (task.losses(model, x, y)[1].to(real.dtype) * real,)
 
-    return _judged(of_one, task.whole, models, x, y, real, own)[0]
+    return _judged(of_one, task, models, x, y, real, own)[0]
 
 
 def _judged(
     judge: Callable[..., tuple[Tensor, ...]],
-    whole: bool,
+    task: Task,
     models: Tree,
     x: Tensor,
     y: Tensor,
@@ -214,17 +243,18 @@ def _judged(
         found = []
         for i in range(len(x)):
             model = {k: v[i] for k, v in models.items()} if own else models
-            count = int(real[i].sum()) if whole else len(real[i])
+            count = int(real[i].sum()) if task.whole else len(real[i])
             found.append(judge(model, x[i, :count], y[i, :count], real[i, :count]))
         return [_padded(parts) for parts in zip(*found, strict=True)]
 
     with torch.no_grad():
-        if whole or len(x) == 1:
+        if task.whole or len(x) == 1:
             return each()
         try:
             axes = (0 if own else None, 0, 0, 0)
             return cast(Sequence[Tensor], vmap(judge, in_dims=axes)(models, x, y, real))
-        except (RuntimeError, NotImplementedError):
+        except (RuntimeError, NotImplementedError) as error:
+            _say_one_by_one(task, error)
             return each()
 
 

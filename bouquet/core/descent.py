@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bouquet.core.lifting import NotReplayable
 from bouquet.core.replay import Stretch
-from bouquet.core.syntax_lock import parsing
+from bouquet.core.syntax_lock import syntax_lock
 from bouquet.core.trees import Tree, norm
 
 
@@ -60,7 +60,7 @@ def functional_gradient(objective: Callable[..., Tensor]) -> Callable[..., Any]:
 
     Its first use imports for more than a second, which a device that trains one client saves.
     """
-    with parsing:
+    with syntax_lock:
         _import_once()
     return torch.func.grad(objective)
 

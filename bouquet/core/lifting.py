@@ -156,7 +156,8 @@ def _walk(
         hash(value)
     except TypeError:
         if is_dataclass(value):
-            note(type(value))
+            kind: Hashable = type(value)
+            note(kind)
             return watch(value)
         value_key: Hashable = Same(value)
     else:

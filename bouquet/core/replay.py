@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 
 from bouquet.core.graph_passes import mutates, projecting, updating
 from bouquet.core.lifting import Lifted, NotReplayable
-from bouquet.core.syntax_lock import parsing
+from bouquet.core.syntax_lock import syntax_lock
 
 PROGRAMS = 512  # recordings that are kept
 VARIANTS = 32  # recordings of one step, for other shapes and values, before it is left alone
@@ -174,7 +174,7 @@ class _Recorded:
             if len(variants) >= VARIANTS:
                 raise NotReplayable("a step is another one every time")
             try:
-                with parsing:
+                with syntax_lock:
                     program = _record(plan, moving, held, batch, clients)
             except NotReplayable as why:
                 self.refused[key] = why

@@ -6,187 +6,44 @@ every method of a client works on one client, so that a node can run it for many
 ``torch.func.vmap``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast, get_args, get_origin
 
-from torch import Tensor
-
-from bouquet.core.descent import Sgd, Step, descend
-from bouquet.core.task import Batch, Task
+from bouquet.core.federation import Federation, Member, Round, Upload
+from bouquet.core.task import Task
 from bouquet.core.trees import Nothing, Tree
+from bouquet.core.work import Work
+
+# All that a scheme's file needs to say what it is.
+__all__ = [
+    "AnyScheme",
+    "Averaging",
+    "Federation",
+    "Member",
+    "Model",
+    "Payload",
+    "Personal",
+    "Record",
+    "Records",
+    "Round",
+    "Scheme",
+    "Server",
+    "Upload",
+    "Work",
+]
 
 Record = tuple[Any, ...]
 Personal = TypeVar("Personal", bound=Record)
 Payload = TypeVar("Payload", bound=Record)
-Upload = TypeVar("Upload", bound=Record)
 Server = TypeVar("Server", bound=Record)
 _SIDES: Any = (Personal, Payload, Upload, Server)
-Point = TypeVar("Point", bound=Tree | Record)
-S = TypeVar("S", bound=Step)
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a client is given to work with in a round.
-
-    Parameters
-    ----------
-    task : Task
-        Model and loss.
-    sgd : Sgd
-        Step size and its kin.
-    batches : sequence of Batch
-        The round's minibatches: as many as the scheme draws, else one a local step.
-    steps : int
-        Local steps; 0 where passes over the data are counted instead.
-    round : int
-        The round's number, from 1.
-    luck : float
-        A number from 0 to 1, drawn anew for every client and round, for schemes whose
-        clients do a random part of the work. Clients that train together have the same.
-    watch : callable, optional
-        Told of every step: the points before and after it, and its batch.
-    """
-
-    task: Task
-    sgd: Sgd
-    batches: Sequence[Batch]
-    steps: int = 0
-    round: int = 1
-    luck: float = 0.0
-    watch: Callable[[Any, Any, Any], None] | None = None
-
-    @property
-    def local_batches(self) -> Sequence[Batch]:
-        """The batches of the local steps, where a scheme draws more."""
-        return self.batches[: self.steps] if self.steps else self.batches
-
-    def some_batches(self, steps: int) -> Sequence[Batch]:
-        """The first so many batches; 0 for those of the local steps."""
-        return self.batches[:steps] if steps else self.local_batches
-
-    def descend(
-        self,
-        objective: Callable[[Point, S], Tensor],
-        point: Point,
-        batches: Sequence[S],
-        *,
-        lr: float = 0.0,
-        rates: Mapping[str, float] | None = None,
-        hold: Sequence[str] = (),
-        project: Callable[[Point], Point] | None = None,
-    ) -> Point:
-        """Take a gradient step for each batch, all parts moving from the same point.
-
-        Parameters
-        ----------
-        objective : callable
-            Of a point and a batch; autograd differentiates it in all that moves.
-        point : Tree, or a record of trees and tensors
-            Where to start; left untouched.
-        batches : sequence
-            One a step.
-        lr : float
-            Step size; 0 for the run's.
-        rates : mapping of str to float, optional
-            Step sizes of single fields of a record.
-        hold : sequence of str
-            Fields of a record that rest.
-        project : callable, optional
-            Applied after every step, for example to stay in [0, 1].
-        """
-        sgd = replace(self.sgd, lr=lr) if lr else self.sgd
-        if isinstance(point, dict):
-            moving: Any = None
-        else:
-            moving = tuple(name for name in point._fields if name not in hold)  # type: ignore[attr-defined]
-        stretches = [batches] if self.watch is None else [[batch] for batch in batches]
-        for stretch in stretches:
-            before = point
-            point = descend(
-                objective, point, stretch, sgd, moving=moving, rates=rates, project=project
-            )
-            if self.watch is not None:
-                self.watch(before, point, stretch[0])
-        return point
 
 
 class Model(NamedTuple):
     """The record of weights w: what most schemes send both ways."""
 
     w: Tree
-
-
-@dataclass(frozen=True)
-class Member:
-    """A client as the server's half of a scheme knows it.
-
-    Parameters
-    ----------
-    examples : int
-        How many it trains on.
-    weight : float
-        Its weight in a mean, by the key ``weights``.
-    labels : tuple of int
-        Examples of each label, where the user lets clients tell; else empty.
-    """
-
-    examples: int
-    weight: float = 1.0
-    labels: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Federation:
-    """Who takes part, and the facts of the run the server's half may need.
-
-    Parameters
-    ----------
-    members : mapping of str to Member
-        The clients there are now.
-    model : str
-        The model's name.
-    lr : float
-        Local step size.
-    steps, epochs : int
-        Local steps, or passes over the data; the other is 0.
-    sampled : int
-        Clients in a round; 0 for all.
-    seed : int
-        Of the run.
-    """
-
-    members: Mapping[str, Member] = field(default_factory=dict)
-    model: str = ""
-    lr: float = 0.0
-    steps: int = 0
-    epochs: int = 0
-    sampled: int = 0
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Round(Generic[Upload]):
-    """What the server knows of a round's valid uploads.
-
-    Parameters
-    ----------
-    mean : record
-        Their weighted mean; the fields a scheme names in ``upload_rows`` have a row for every
-        one of ``clients`` instead.
-    clients : tuple of str
-        Whose they are, in order of the ids.
-    federation : Federation
-        Everyone, present in this round or not.
-    number : int
-        The round's number, from 1.
-    """
-
-    mean: Upload
-    clients: tuple[str, ...]
-    federation: Federation
-    number: int = 1
 
 
 class Records(NamedTuple):
@@ -270,7 +127,7 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
             origin = get_origin(base)
             if isinstance(origin, type) and issubclass(origin, Scheme):
                 given = dict(zip(origin.__parameters__, get_args(base), strict=True))  # type: ignore[attr-defined]
-                cls._records = Records(*(given.get(one, one) for one in origin._records))
+                cls._records = Records(*(given.get(side, side) for side in origin._records))
 
     @property
     def records(self) -> Records:

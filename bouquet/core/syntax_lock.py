@@ -8,4 +8,4 @@ and PyTorch parses while it imports what gradients inside ``vmap`` need.
 
 import threading
 
-parsing = threading.RLock()
+syntax_lock = threading.RLock()

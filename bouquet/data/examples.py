@@ -62,8 +62,8 @@ def owned(
     # Of text every position has a label: no class can be held out in equal parts.
     labels = y.numpy() if y.dim() == 1 else np.zeros(len(y), dtype=np.int64)
     clients = split_clients(labels, shares, config.test_fraction, seed, names, ordered)
-    found = FederatedData(x, y, clients, classes)
-    return found if len(chosen) == len(ids) else found.restricted(names)
+    everyone = FederatedData(x, y, clients, classes)
+    return everyone if len(chosen) == len(ids) else everyone.restricted(names)
 
 
 def drawn(count: int, most: int, seed: int) -> list[int]:
@@ -79,10 +79,10 @@ def refuse_gaps(config: DataConfig, x: NDArray[np.generic], where: str) -> None:
         return
     bad = np.isinf(x) if config.missing != "refuse" else ~np.isfinite(x)
     if bad.any():
-        row, *place = map(int, np.argwhere(bad)[0])
-        what = "infinite" if np.isinf(x[(row, *place)]) else "NaN"
+        row, *position = map(int, np.argwhere(bad)[0])
+        what = "infinite" if np.isinf(x[(row, *position)]) else "NaN"
         remedy = "" if what == "infinite" else " (data.missing=mean or zero would fill it)"
-        at = ", ".join(map(str, place))
+        at = ", ".join(map(str, position))
         raise BadInput(f"{where}: example {row} of x is {what} at {at}, from 0{remedy}.")
 
 

@@ -4,12 +4,11 @@ What could be read in two ways is refused, by line and column: a wrong guess wou
 nonsense without a word.
 """
 
-import csv
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from bouquet.core.errors import BadInput
 from bouquet.data.archives import reading
+from bouquet.data.csv_file import Table, read_table
 from bouquet.data.examples import FEW_KINDS, LABELS_REMEDY, owned, refuse_labels
 from bouquet.data.federated import DataConfig, FederatedData
 
@@ -29,29 +29,6 @@ Vocabularies = Mapping[str, Sequence[str]]
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _WHOLE = re.compile(r"[+-]?\d+")
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table as it was written.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    columns : dict of str to list of str
-        The cells of every column, without spaces around them.
-    lines : list of int
-        The line of the file each row ends on.
-    """
-
-    path: Path
-    columns: dict[str, list[str]]
-    lines: list[int]
-
-    def wrong(self, row: int, column: str, why: str) -> BadInput:
-        """A refusal of a cell."""
-        return BadInput(f"{self.path}, line {self.lines[row]}, column {column!r}: {why}.")
 
 
 def table(
@@ -72,13 +49,13 @@ def table(
     only : sequence of str, optional
         The clients a device has.
     """
-    found = read_table(path)
-    named = _input_columns(config, found)
-    owners = _cells(found, config.client_column, "says whose the row is")
+    sheet = read_table(path)
+    named = _input_columns(config, sheet)
+    owners = _cells(sheet, config.client_column, "says whose the row is")
     # Whoever has nobody else's rows cannot know what the others' have in them.
     alone = only is not None and set(owners) <= set(only)
-    names, labels = _labels(config, found, alone)
-    inputs, x = _inputs(config, found, named, alone, dtype)
+    names, labels = _labels(config, sheet, alone)
+    inputs, x = _inputs(config, sheet, named, alone, dtype)
     data = owned(config, seed, x, torch.from_numpy(labels), owners, len(names))
     return replace(data, names=tuple(names), inputs=inputs)
 
@@ -88,13 +65,13 @@ def table_inputs(path: Path, inputs: Sequence[str]) -> Tensor:
 
     The columns may be in any order and others may be there; a gap is NaN.
     """
-    found, gaps_may_be = read_table(path), DataConfig(missing="mean")
+    sheet, gaps_may_be = read_table(path), DataConfig(missing="mean")
     x: dict[str, Tensor] = {}
     words: dict[str, list[str]] = {}
     for name in inputs:
-        column = next((one for one in found.columns if name.startswith(f"{one}=")), None)
-        if name in found.columns:
-            numbers = _numbers(gaps_may_be, found, name, torch.float64)
+        column = next((one for one in sheet.columns if name.startswith(f"{one}=")), None)
+        if name in sheet.columns:
+            numbers = _numbers(gaps_may_be, sheet, name, torch.float64)
             if numbers is None:
                 raise BadInput(f"{path}, column {name!r} must have numbers, as in training.")
             x[name] = numbers
@@ -102,50 +79,17 @@ def table_inputs(path: Path, inputs: Sequence[str]) -> Tensor:
             raise BadInput(f"{path} has no column for the input {name!r} of the model.")
         else:
             words.setdefault(column, []).append(name.removeprefix(f"{column}="))
-            x[name] = torch.tensor([cell == words[column][-1] for cell in found.columns[column]])
+            x[name] = torch.tensor([cell == words[column][-1] for cell in sheet.columns[column]])
     for column, known in words.items():
-        for row, cell in enumerate(found.columns[column]):
+        for row, cell in enumerate(sheet.columns[column]):
             if cell not in known:
-                raise found.wrong(row, column, f"{cell!r} is none of {', '.join(map(repr, known))}")
+                raise sheet.wrong(row, column, f"{cell!r} is none of {', '.join(map(repr, known))}")
     return torch.stack([one.double() for one in x.values()], dim=1)
 
 
-def read_table(path: Path) -> Table:
-    """A CSV file's cells, or a sentence that says on which line it is not one."""
-    try:
-        with reading(path), open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            rows = [(reader.line_num, row) for row in reader if row]
-    except csv.Error as error:
-        raise BadInput(
-            f"{path}, line {reader.line_num} is no line of a CSV file: {error}."
-        ) from error
-    if not rows:
-        raise BadInput(f"{path} is empty: it must have a line of column names and rows below it.")
-    (_, head), *rows = rows
-    header = [name.strip() for name in head]
-    _check_header(path, header)
-    for line, row in rows:
-        if len(row) != len(header):
-            raise BadInput(f"{path}, line {line} has {len(row)} cells, not {len(header)}.")
-    if not rows:
-        raise BadInput(f"{path} has column names but no rows below them.")
-    columns = {name: [row[n].strip() for _, row in rows] for n, name in enumerate(header)}
-    return Table(path, columns, [line for line, _ in rows])
-
-
-def _check_header(path: Path, header: Sequence[str]) -> None:
-    for mark, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
-        if len(header) == 1 and mark in header[0]:
-            raise BadInput(f"{path} has {word} between its columns: save it with commas.")
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise BadInput(f"{path} has two columns {twice[0]!r}: which one is meant?")
-
-
-def _input_columns(config: DataConfig, found: Table) -> list[str]:
+def _input_columns(config: DataConfig, sheet: Table) -> list[str]:
     """The names of the columns of inputs."""
-    columns, path = list(found.columns), found.path
+    columns, path = list(sheet.columns), sheet.path
     roles = {"data.client-column": config.client_column, "data.label-column": config.label_column}
     if config.client_column == config.label_column:
         raise BadInput(
@@ -172,18 +116,18 @@ def _input_columns(config: DataConfig, found: Table) -> list[str]:
     return named
 
 
-def _cells(found: Table, column: str, what: str) -> list[str]:
+def _cells(sheet: Table, column: str, what: str) -> list[str]:
     """A column that must not have gaps."""
-    cells = found.columns[column]
+    cells = sheet.columns[column]
     if "" in cells:
-        raise found.wrong(cells.index(""), column, f"it is empty, but it {what}")
+        raise sheet.wrong(cells.index(""), column, f"it is empty, but it {what}")
     return cells
 
 
-def _labels(config: DataConfig, found: Table, alone: bool) -> tuple[list[str], NDArray[np.int64]]:
+def _labels(config: DataConfig, sheet: Table, alone: bool) -> tuple[list[str], NDArray[np.int64]]:
     """The names of the classes, and every row's class."""
-    column, path = config.label_column, found.path
-    words = [" ".join(cell.split()) for cell in _cells(found, column, "says the row's class")]
+    column, path = config.label_column, sheet.path
+    words = [" ".join(cell.split()) for cell in _cells(sheet, column, "says the row's class")]
     names = named_classes(path.parent)
     if names is None:
         if alone:
@@ -192,27 +136,27 @@ def _labels(config: DataConfig, found: Table, alone: bool) -> tuple[list[str], N
                 "cannot know all classes without that file, a name in each line."
             )
         if config.labels == "auto":
-            words = _class_names(found, column, words)
+            words = _class_names(sheet, column, words)
         names = sorted(set(words), key=_in_order)
         refuse_labels(config, len(names), len(words), f"{path}, column {column!r}")
-    place = {name: number for number, name in enumerate(names)}
+    class_of = {name: number for number, name in enumerate(names)}
     for row, word in enumerate(words):
-        if word not in place:
-            raise found.wrong(row, column, f"{word!r} is none of the classes in {CLASSES}")
-    return names, np.array([place[word] for word in words], dtype=np.int64)
+        if word not in class_of:
+            raise sheet.wrong(row, column, f"{word!r} is none of the classes in {CLASSES}")
+    return names, np.array([class_of[word] for word in words], dtype=np.int64)
 
 
-def _class_names(found: Table, column: str, words: list[str]) -> list[str]:
+def _class_names(sheet: Table, column: str, words: list[str]) -> list[str]:
     """Labels that can be classes: words, or whole numbers, also where written like 3.0."""
     numbers = [number for word in words if (number := _number(word)) is not None]
     gap = next((row for row, word in enumerate(words) if word.lower() == "nan"), None)
     if gap is not None:
-        raise found.wrong(gap, column, "it is missing, but it says the row's class")
+        raise sheet.wrong(gap, column, "it is missing, but it says the row's class")
     if len(numbers) < len(words):
         return words
     for row, number in enumerate(numbers):
         if not number.is_integer():
-            raise found.wrong(
+            raise sheet.wrong(
                 row, column, f"the label {words[row]} is a real number, no class; {LABELS_REMEDY}"
             )
     named = [
@@ -220,7 +164,7 @@ def _class_names(found: Table, column: str, words: list[str]) -> list[str]:
         for word, number in zip(words, numbers, strict=True)
     ]
     if len(set(named)) != len(set(numbers)):
-        raise BadInput(f"{found.path}, column {column!r} writes one number in two ways (1 and 01).")
+        raise BadInput(f"{sheet.path}, column {column!r} writes one number in two ways (1 and 01).")
     return named
 
 
@@ -241,72 +185,72 @@ def named_classes(folder: Path) -> list[str] | None:
 
 
 def _inputs(
-    config: DataConfig, found: Table, named: Sequence[str], alone: bool, dtype: torch.dtype
+    config: DataConfig, sheet: Table, named: Sequence[str], alone: bool, dtype: torch.dtype
 ) -> tuple[tuple[str, ...], Tensor]:
     """The inputs' names, and those of every row; NaN where one is missing and may be."""
-    known = _known_categories(found.path.parent)
+    known = _known_categories(sheet.path.parent)
     inputs: dict[str, Tensor] = {}
     for column in named:
-        numbers = None if column in known else _numbers(config, found, column, dtype)
+        numbers = None if column in known else _numbers(config, sheet, column, dtype)
         if numbers is None:
-            fresh = _categories(config, found, column, known, alone)
+            fresh = _categories(config, sheet, column, known, alone)
         else:
             fresh = {column: numbers}
         for name in inputs.keys() & fresh.keys():
             raise BadInput(
-                f"{found.path}: column {name!r} is called like a word of another column."
+                f"{sheet.path}: column {name!r} is called like a word of another column."
             )
         inputs |= fresh
     return tuple(inputs), torch.stack([one.to(dtype) for one in inputs.values()], dim=1)
 
 
-def _numbers(config: DataConfig, found: Table, column: str, dtype: torch.dtype) -> Tensor | None:
+def _numbers(config: DataConfig, sheet: Table, column: str, dtype: torch.dtype) -> Tensor | None:
     """A column of numbers; None where it has words."""
-    cells = found.columns[column]
+    cells = sheet.columns[column]
     gaps = [cell.lower() in _MISSING for cell in cells]
     numbers = [math.nan if gap else _number(c) for c, gap in zip(cells, gaps, strict=True)]
     values = [number for number in numbers if number is not None]
     if len(values) < len(numbers):
         return None
-    _refuse_gaps(config, found, column, gaps)
+    _refuse_gaps(config, sheet, column, gaps)
     x = torch.tensor(values, dtype=torch.float64).to(dtype)
     if x.isinf().any():
         row = int(x.isinf().nonzero()[0])
-        raise found.wrong(row, column, f"{cells[row]} is more than {str(dtype)[6:]} can hold")
+        raise sheet.wrong(row, column, f"{cells[row]} is more than {str(dtype)[6:]} can hold")
     return x
 
 
-def _refuse_gaps(config: DataConfig, found: Table, column: str, gaps: Sequence[bool]) -> None:
+def _refuse_gaps(config: DataConfig, sheet: Table, column: str, gaps: Sequence[bool]) -> None:
     if config.missing == "refuse" and True in gaps:
         why = "it is missing (data.missing=mean or zero would fill it)"
-        raise found.wrong(gaps.index(True), column, why)
+        raise sheet.wrong(gaps.index(True), column, why)
 
 
 def _categories(
-    config: DataConfig, found: Table, column: str, known: Vocabularies, alone: bool
+    config: DataConfig, sheet: Table, column: str, known: Vocabularies, alone: bool
 ) -> dict[str, Tensor]:
     """A column of words as inputs by name, as ``data.categories`` has it; a gap is a word too."""
-    cells = found.columns[column]
+    cells = sheet.columns[column]
     if config.categories == "refuse":
         row = next(
             (n for n, c in enumerate(cells) if c.lower() not in _MISSING and _number(c) is None), 0
         )
-        raise found.wrong(
+        raise sheet.wrong(
             row,
             column,
             f"{cells[row]!r} is no number; data.categories=one-hot (or index) takes the column's "
             "words for categories, data.columns leaves it out",
         )
-    _refuse_gaps(config, found, column, [not cell for cell in cells])
+    _refuse_gaps(config, sheet, column, [not cell for cell in cells])
     if column not in known and alone:
         raise BadInput(
-            f"{found.path.parent / CATEGORIES} must have the words of column {column!r}: "
-            f"{found.path} has one device's rows alone, which cannot know all of them."
+            f"{sheet.path.parent / CATEGORIES} must have the words of column {column!r}: "
+            f"{sheet.path} has one device's rows alone, which cannot know all of them."
         )
     different = len(set(cells))
     if column not in known and different > FEW_KINDS and len(cells) < 2 * different:
         raise BadInput(
-            f"{found.path}, column {column!r} has {different} different words in "
+            f"{sheet.path}, column {column!r} has {different} different words in "
             f"{len(cells)} rows: leave it out with data.columns."
         )
     if config.scale != "none" and config.categories == "index":
@@ -316,11 +260,11 @@ def _categories(
         )
     words = list(known.get(column, sorted(set(cells))))
     words += [""] if config.missing != "refuse" and "" not in words else []
-    place = {word: number for number, word in enumerate(words)}
+    number_of = {word: number for number, word in enumerate(words)}
     for row, cell in enumerate(cells):
-        if cell not in place:
-            raise found.wrong(row, column, f"{cell!r} is none of its words in {CATEGORIES}")
-    numbers = torch.tensor([place[cell] for cell in cells])
+        if cell not in number_of:
+            raise sheet.wrong(row, column, f"{cell!r} is none of its words in {CATEGORIES}")
+    numbers = torch.tensor([number_of[cell] for cell in cells])
     if config.categories == "index":
         return {column: numbers}
     return {f"{column}={word}": numbers == number for number, word in enumerate(words)}
@@ -332,12 +276,12 @@ def _known_categories(folder: Path) -> Vocabularies:
     if not file.exists():
         return {}
     with reading(file):
-        told = json.loads(file.read_text("utf-8-sig"))
-    for words in told.values() if isinstance(told, dict) else [None]:
+        vocabularies = json.loads(file.read_text("utf-8-sig"))
+    for words in vocabularies.values() if isinstance(vocabularies, dict) else [None]:
         texts = words if isinstance(words, list) else []
         if not texts or len({word for word in texts if isinstance(word, str)}) < len(texts):
             raise BadInput(f'{file} must be like {{"column": ["word", "other"]}}, no word twice.')
-    return dict(told)
+    return dict(vocabularies)
 
 
 def _number(cell: str) -> float | None:

@@ -8,9 +8,10 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from bouquet.core.errors import RunFailed
-from bouquet.flower.private import ErrorCode
+from bouquet.flower.private import ErrorCode, HttpGrid
 
-# Seconds between two looks at a SuperLink: each look is a request to another process.
+# Seconds between two looks, at least. Each look at a SuperLink is a request to another process.
+PAUSE = 0.002
 DEPLOYED_PAUSE = 0.25
 # Seconds after which Flower gives up on a reply that was sent by half.
 HALF_SENT = 200.0
@@ -21,13 +22,13 @@ def exchange(
     messages: Sequence[Message],
     timeout: float,
     stop: threading.Event,
-    least: float = 0.002,
 ) -> list[Message]:
     """Send messages and wait for the replies.
 
     Flower's own ``send_and_receive`` looks every 0.1 s (3 s in a deployment); this
     one looks often at first and ever more rarely, so that it adds 2% at most. A message that a
     node lost, because its app was killed or it was itself and is there again, is sent once more.
+    A device that is gone costs the timeout once, not ever: it is not sent what it would not get.
 
     Parameters
     ----------
@@ -39,9 +40,23 @@ def exchange(
         Seconds; 0 for as long as it takes. A reply that comes later is never read.
     stop : Event
         Set when the run is to end at once.
-    least : float
-        Seconds between two looks, at least.
     """
+    if not isinstance(grid, HttpGrid):
+        return _replies(grid, messages, timeout, stop, PAUSE)
+    online = set(grid.get_node_ids())
+    there = [one for one in messages if one.metadata.dst_node_id in online]
+    gone = [one for one in messages if one.metadata.dst_node_id not in online]
+    silent = [unanswered(one, "its node is not there") for one in gone]
+    return silent + _replies(grid, there, timeout, stop, DEPLOYED_PAUSE)
+
+
+def _replies(
+    grid: Grid,
+    messages: Sequence[Message],
+    timeout: float,
+    stop: threading.Event,
+    least: float,
+) -> list[Message]:
     waiting = dict(zip(grid.push_messages(messages), messages, strict=True))
     started = time.monotonic()
     replies: list[Message] = []

@@ -8,7 +8,7 @@ node needs to be told nothing in advance and the server is the one place that kn
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from bouquet.core.syntax_lock import parsing
+from bouquet.core.syntax_lock import syntax_lock
 from bouquet.core.trees import Tree
 
 ARRAYS, METRICS, NOTE, SETTINGS, WARM = "arrays", "metrics", "note", "settings", "warm"
@@ -23,7 +23,7 @@ def pack(tree: Tree) -> ArrayRecord:
 
 def unpack(record: ArrayRecord) -> Tree:
     """Tensors of a message; nothing is unpickled."""
-    with parsing:  # the header of each array
+    with syntax_lock:  # the header of each array
         return {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
 
 

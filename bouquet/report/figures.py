@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bouquet.storage.runs import Group, Run, number
+from bouquet.storage.runs import Group, Run, number, stage_starts
 
 # Okabe and Ito's colours, which people who confuse red and green can tell apart.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
@@ -86,16 +86,6 @@ def changes(run: Run) -> list[tuple[float, float]]:
         if size is not None and shared is not None and own is not None:
             found.append((size, own - shared))
     return found
-
-
-def stage_starts(run: Run) -> list[tuple[int, str]]:
-    """The first round of every stage of a pipeline."""
-    starts, before = [], None
-    for event in run.events:
-        if event.get("stage") != before:
-            before = event.get("stage")
-            starts.append((int(event["round"]), str(before)))
-    return starts if len(starts) > 1 else []
 
 
 def _curves(groups: Sequence[Group], what: str) -> _Drawing:

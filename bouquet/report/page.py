@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 from bouquet.core.errors import BadInput
 from bouquet.report.figures import Picture, draw_all
 from bouquet.report.outcomes import Verdicts, verdicts
+from bouquet.report.seeds import spread
 from bouquet.storage.files import write_atomically
 from bouquet.storage.runs import Run, grouped, labels, number, read_all
 
@@ -81,8 +81,7 @@ def comparison(runs: Sequence[Run]) -> list[Row]:
             "rounds": " ".join(sorted({f"{run.done}/{run.rounds}" for run in group.runs})),
         }
         for name, values in _measures(group.runs).items():
-            row[name] = mean(values)
-            row[f"{name}_std"] = stdev(values) if len(values) > 1 else None
+            row[name], row[f"{name}_std"] = spread(values)
         rows.append(row)
     return rows
 

@@ -1,9 +1,105 @@
-"""A run's rounds in words, for terminals and logs."""
+"""A run's rounds: what ``events.jsonl`` tells of each, how it is read, and each in words."""
 
-from collections.abc import Callable
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import NotRequired, TypedDict, cast
 
-Event = dict[str, Any]
+from bouquet.core.untrusted import Malformed, ids, listed, number, real, text, whole
+
+# Means and percentiles over clients by name; in a log, what is not finite is null.
+Metrics = dict[str, float | None]
+
+
+class Failure(TypedDict):
+    """A client that was left out of a round, and why."""
+
+    client: str
+    reason: str
+
+
+class Host(TypedDict):
+    """A node by Flower's id, which changes from run to run, and the clients that live there."""
+
+    id: str
+    clients: list[str]
+
+
+class Event(TypedDict):
+    """A round, as a line of ``events.jsonl`` tells it; docs/run-folder.md explains each key."""
+
+    version: NotRequired[int]
+    round: int
+    stage: str
+    seconds: float
+    timing: dict[str, float]
+    nodes: dict[str, float | None]
+    clients: list[str]
+    failures: list[Failure]
+    bytes_up: int
+    bytes_down: int
+    evaluated: NotRequired[int]
+    metrics: Metrics
+    hosts: NotRequired[dict[str, Host]]
+    newcomers: NotRequired[Metrics]
+    time: NotRequired[float]
+
+
+# Told of every round as it ends.
+Observer = Callable[[Event], None]
+
+
+def parse_event(line: bytes | str) -> Event | None:
+    """A line of a log, or nothing where a crash cut it short or it was damaged."""
+    try:
+        found = json.loads(line.decode() if isinstance(line, bytes) else line)
+        _check_event(_mapping(found, "an event"))
+    except (ValueError, KeyError, RecursionError):
+        return None
+    return cast(Event, found)
+
+
+def parse_events(lines: Iterable[bytes | str]) -> list[Event]:
+    """The rounds that a log's lines tell of, in order; lines that are no event are left out."""
+    events: dict[int, Event] = {}
+    for event in filter(None, map(parse_event, lines)):
+        events.setdefault(event["round"], event)
+    return [events[round_] for round_ in sorted(events)]
+
+
+def _check_event(event: Mapping[str, object]) -> None:
+    """Refuse what nobody could show, and a resumed run not build on."""
+    whole(event["round"], "round", low=1)
+    text(event["stage"], "stage")
+    number(event["seconds"], "seconds")
+    whole(event["bytes_up"], "bytes_up")
+    whole(event["bytes_down"], "bytes_down")
+    ids(event["clients"], "clients")
+    listed(event["failures"], "failures", _failure)
+    for name in ("metrics", "timing", "nodes"):
+        for key, value in _mapping(event[name], name).items():
+            perhaps(value, key)
+    for host in _mapping(event.get("hosts", {}), "hosts").values():
+        host = _mapping(host, "hosts")
+        text(host["id"], "id")
+        ids(host["clients"], "clients")
+    perhaps(event.get("time"), "time")
+
+
+def _mapping(value: object, what: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise Malformed(f"{what} must be an object")
+    return value
+
+
+def _failure(value: object, what: str) -> None:
+    failure = _mapping(value, what)
+    text(failure["client"], what)
+    text(failure["reason"], what)
+
+
+def perhaps(value: object, what: str) -> float | None:
+    """A number, or null for one that is not known."""
+    return None if value is None else real(value, what)
 
 
 def telling(brief: bool = False) -> Callable[[Event], str]:
@@ -12,14 +108,14 @@ def telling(brief: bool = False) -> Callable[[Event], str]:
     A round without evaluation shows the numbers last known, and the round they are of. Beside a
     bar there is little room: with ``brief`` accuracy goes without saying, and so does the time.
     """
-    known: Event = {"metrics": {}}
+    known: tuple[int, Metrics] = (0, {})
 
     def words(event: Event) -> str:
         nonlocal known
-        known = event if event["metrics"] else known
-        numbers = _measured(known["metrics"], brief)
-        if numbers and known is not event:
-            numbers[-1] += f" (round {known['round']})"
+        known = (event["round"], event["metrics"]) if event["metrics"] else known
+        numbers = _measured(known[1], brief)
+        if numbers and known[0] != event["round"]:
+            numbers[-1] += f" (round {known[0]})"
         failed = [f"{len(event['failures'])} failed"] if event["failures"] else []
         time = f"{event['seconds']:.2f} s/round"
         return "  ".join([*failed, *numbers] if brief else [time, *numbers, *failed])
@@ -27,7 +123,7 @@ def telling(brief: bool = False) -> Callable[[Event], str]:
     return words
 
 
-def _measured(metrics: dict[str, float], brief: bool) -> list[str]:
+def _measured(metrics: Metrics, brief: bool) -> list[str]:
     what = "accuracy" if "shared_accuracy" in metrics else "loss"
     said = "" if brief and what == "accuracy" else f"{what} "
     found = {whose: metrics.get(f"{whose}_{what}") for whose in ("shared", "personal")}

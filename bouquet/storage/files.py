@@ -7,8 +7,8 @@ checksum over themselves and every tensor. Reading one runs no code.
 import json
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -47,6 +47,20 @@ def write_aside(path: Path, content: bytes) -> Path:
             aside.unlink()
         raise
     return aside
+
+
+@contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """Make a folder; where the block fails and leaves it empty, it is gone as it came."""
+    new = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for one in new:
+            with suppress(OSError):  # somebody's is in it by now
+                one.rmdir()
+        raise
 
 
 def sweep(*folders: Path) -> None:

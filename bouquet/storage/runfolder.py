@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,8 @@ import tomli_w
 from bouquet.core.config import flatten
 from bouquet.core.errors import BadInput
 from bouquet.core.trees import Tree
-from bouquet.core.untrusted import Malformed, ids, listed, number, real, text, whole
+from bouquet.core.untrusted import ids, listed, whole
+from bouquet.storage.events import Event, parse_events, perhaps
 from bouquet.storage.files import BadFile, put, seal, sweep, unseal, write_aside, write_atomically
 
 CHECKPOINT = "bouquet-checkpoint-1"
@@ -183,33 +184,29 @@ class RunFolder:
     def _warm_start(self, stage: int) -> Path:
         return self.path / "server" / f"stage{stage}.safetensors"
 
-    def append_event(self, event: Mapping[str, Any]) -> None:
+    def append_event(self, event: Event) -> None:
         """Add a round's line to the log."""
         self._append("events.jsonl", event)
 
-    def read_events(self, last: int) -> list[dict[str, Any]]:
+    def read_events(self, last: int) -> list[Event]:
         """The log's rounds up to the last, in order; lines that are damaged are left out."""
-        found: dict[int, dict[str, Any]] = {}
-        for line in self._lines("events.jsonl"):
-            event = _parsed(line, _check_event)
-            if event is not None:
-                found.setdefault(event["round"], event)
-        return [found[round_] for round_ in sorted(found) if round_ <= last]
+        events = parse_events(self._lines("events.jsonl"))
+        return [event for event in events if event["round"] <= last]
 
     def check_events(self, last: int) -> None:
         """Refuse a log that lacks a finished round: the summary is summed up from it."""
         path = self.path / "events.jsonl"
         if not path.exists():
             return
-        told = {event["round"] for event in self.read_events(last)}
-        lacking = next((round_ for round_ in range(1, last + 1) if round_ not in told), None)
+        there = {event["round"] for event in self.read_events(last)}
+        lacking = next((round_ for round_ in range(1, last + 1) if round_ not in there), None)
         if lacking is not None:
             raise BadFile(
                 f"{path} is damaged (it does not tell of round {lacking}); put back a copy, or "
                 "delete it to go on without what it tells of the rounds so far."
             )
 
-    def rewrite_events(self, events: Sequence[Mapping[str, Any]]) -> None:
+    def rewrite_events(self, events: Sequence[Event]) -> None:
         """Replace the log, for a run that goes on from an earlier round."""
         lines = "".join(to_json(event) + "\n" for event in events)
         write_atomically(self.path / "events.jsonl", lines.encode())
@@ -222,7 +219,7 @@ class RunFolder:
         """Leave out the rounds after the last, and lines that are damaged."""
         kept: dict[int, bytes] = {}
         for line in self._lines("history.jsonl"):
-            found = _parsed(line, _check_columns)
+            found = _parsed_columns(line)
             if found is not None and found["round"] <= last:
                 kept.setdefault(found["round"], line + b"\n")
         write_atomically(self.path / "history.jsonl", b"".join(kept[one] for one in sorted(kept)))
@@ -232,16 +229,16 @@ class RunFolder:
 
         A file that is damaged tells nothing.
         """
-        told: dict[str, dict[str, float]] = {}
+        numbers: dict[str, dict[str, float]] = {}
         for path in sorted(self.diagnostics.glob("*.json")):
-            found = _parsed(_content(path), _check_columns) or {"round": 0}
-            if found.pop("round") == round_:  # else a node that was not asked, or late
-                for place, client in enumerate(found.pop("clients")):
-                    told[client] = {name: values[place] for name, values in found.items()}
-        return told
+            columns = _parsed_columns(_content(path)) or {"round": 0}
+            if columns.pop("round") == round_:  # else a node that was not asked, or late
+                for row, client in enumerate(columns.pop("clients")):
+                    numbers[client] = {name: values[row] for name, values in columns.items()}
+        return numbers
 
     def drop_diagnostics(self) -> None:
-        """Forget them once the history has them all."""
+        """Forget them once the history and the table have them all."""
         shutil.rmtree(self.diagnostics, ignore_errors=True)
 
     def sweep(self, states: Path) -> None:
@@ -281,37 +278,16 @@ def _content(path: Path) -> bytes:
         return b""
 
 
-def _parsed(line: bytes, check: Callable[[dict[str, Any]], None]) -> dict[str, Any] | None:
-    """A line of a log, or nothing where a crash cut it short or it was damaged."""
+def _parsed_columns(line: bytes) -> dict[str, Any] | None:
+    """Numbers of some clients in a round, or nothing where they were cut short or damaged."""
     try:
         found = json.loads(line.decode())
         if not isinstance(found, dict):
             return None
-        check(found)
+        _check_columns(found)
     except (ValueError, KeyError, RecursionError):
         return None
     return found
-
-
-def _check_event(event: Mapping[str, Any]) -> None:
-    """Refuse an event that a resumed run could not build on."""
-    whole(event["round"], "round", low=1)
-    number(event["seconds"], "seconds")
-    whole(event["bytes_up"], "bytes_up")
-    whole(event["bytes_down"], "bytes_down")
-    ids(event["clients"], "clients")
-    listed(event["failures"], "failures", _failure)
-    if not isinstance(event["metrics"], dict):
-        raise Malformed("metrics must be an object")
-    for name, value in event["metrics"].items():
-        _perhaps(value, name)
-
-
-def _failure(value: object, what: str) -> None:
-    if not isinstance(value, dict):
-        raise Malformed(f"{what} must be objects")
-    text(value["client"], what)
-    text(value["reason"], what)
 
 
 def _check_columns(found: Mapping[str, Any]) -> None:
@@ -319,13 +295,7 @@ def _check_columns(found: Mapping[str, Any]) -> None:
     whole(found["round"], "round", low=1)
     count = len(ids(found["clients"], "clients"))
     for name in found.keys() - {"version", "round", "clients"}:
-        listed(found[name], name, _perhaps, count)
-
-
-def _perhaps(value: object, what: str) -> None:
-    """A number, or null for one that is not known."""
-    if value is not None:
-        real(value, what)
+        listed(found[name], name, perhaps, count)
 
 
 def unused(what: str) -> Path:

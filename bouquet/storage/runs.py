@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bouquet.core.errors import BadInput
+from bouquet.storage.events import Event, parse_events
 
 Row = dict[str, float | str | None]
 
@@ -38,7 +39,7 @@ class Run:
         Its place below the folder that was searched.
     config : dict
         Every key, flat.
-    events : list of dict
+    events : list of Event
         The rounds that can be read, in order.
     clients : list of dict
         The table of clients; empty until the run ends.
@@ -51,7 +52,7 @@ class Run:
     path: Path
     name: str
     config: dict[str, Any]
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     clients: list[Row] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     seen: float = 0.0
@@ -79,19 +80,19 @@ class Run:
     @property
     def done(self) -> int:
         """The last round in the log."""
-        return int(self.events[-1]["round"]) if self.events else 0
+        return self.events[-1]["round"] if self.events else 0
 
     def state(self, now: float | None = None) -> str:
         """``finished``, ``running``, or ``stopped`` when nothing was written for long."""
         if self.summary and self.done >= self.rounds:
             return "finished"
         silent = (time.time() if now is None else now) - self.seen
-        slowest = max((number(one.get("seconds")) or 0.0 for one in self.events), default=0.0)
+        slowest = max((event["seconds"] for event in self.events), default=0.0)
         return "running" if silent < max(120.0, 5 * slowest) else "stopped"
 
     def seconds_left(self) -> float | None:
         """How long the remaining rounds take if they go like the last ten."""
-        took = [number(one.get("seconds")) or 0.0 for one in self.events[-10:]]
+        took = [event["seconds"] for event in self.events[-10:]]
         if not took or self.done >= self.rounds:
             return None
         return sum(took) / len(took) * (self.rounds - self.done)
@@ -116,7 +117,7 @@ def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
             yield from _runs_below(Path(one.path), depth - 1)
 
 
-def read(path: Path, name: str = "", events: list[dict[str, Any]] | None = None) -> Run:
+def read(path: Path, name: str = "", events: list[Event] | None = None) -> Run:
     """All that a run's folder says, or its log already read; what is broken is left out."""
     return Run(
         path=path,
@@ -142,30 +143,9 @@ def read_all(folders: Sequence[Path]) -> list[Run]:
     return list(runs.values())
 
 
-def read_events(path: Path) -> list[dict[str, Any]]:
+def read_events(path: Path) -> list[Event]:
     """The rounds of a log; a line that is broken or half-written is skipped."""
-    events: dict[int, dict[str, Any]] = {}
-    for line in _text(path).splitlines():
-        event = parse_event(line)
-        if event is not None:
-            events[event["round"]] = event
-    return [events[round_] for round_ in sorted(events)]
-
-
-def parse_event(line: str) -> dict[str, Any] | None:
-    """A line of the log, or nothing where it is not one."""
-    try:
-        event = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(event, dict) or not isinstance(event.get("round"), int):
-        return None
-    kinds = {"metrics": dict, "timing": dict, "clients": list, "failures": list}
-    kinds |= {"nodes": dict, "hosts": dict}
-    for key, kind in kinds.items():
-        if not isinstance(event.setdefault(key, kind()), kind):
-            return None
-    return event
+    return parse_events(_text(path).splitlines())
 
 
 def number(value: object) -> float | None:
@@ -281,3 +261,13 @@ def _modified(path: Path) -> float:
         return path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def stage_starts(run: Run) -> list[tuple[int, str]]:
+    """The first round of every stage of a pipeline."""
+    starts, before = [], None
+    for event in run.events:
+        if event.get("stage") != before:
+            before = event.get("stage")
+            starts.append((int(event["round"]), str(before)))
+    return starts if len(starts) > 1 else []

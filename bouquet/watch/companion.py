@@ -1,7 +1,7 @@
 """The dashboard beside a run: a process of its own, which the run neither waits for nor feels.
 
-``python -m bouquet.beside FOLDER SOCKET`` serves until its standard input ends, as it does when
-the process that started it ends, in whatever way.
+``python -m bouquet.watch.companion FOLDER SOCKET`` serves until its standard input ends, as it does
+when the process that started it ends, in whatever way.
 """
 
 import os

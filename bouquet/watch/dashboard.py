@@ -27,7 +27,8 @@ from fastapi.responses import (
 
 from bouquet.core.errors import BadInput
 from bouquet.storage.runs import Run
-from bouquet.watch.live import Watch, details, histories, history, overview
+from bouquet.watch.live import Watch
+from bouquet.watch.views import client_details, details, history_details, overview
 
 WEB = Path(__file__).parent / "web"
 FILES = {
@@ -86,16 +87,16 @@ def make_app(folder: Path, token: str = "", poll: float = POLL, awaited: bool = 
 
     @app.get("/api/history")
     def clients_history(name: str) -> JSONResponse:
-        found = _known(watch, name)
-        return JSONResponse(histories(found, watch.history(found)))
+        known = _known(watch, name)
+        return JSONResponse(history_details(known, watch.history(known)))
 
     @app.get("/api/client")
     def client(run: str, client: str) -> JSONResponse:
         known = _known(watch, run)
-        found = history(known, client, watch.history(known))
-        if found is None:
+        shown = client_details(known, client, watch.history(known))
+        if shown is None:
             raise HTTPException(404, "There is no such client.")
-        return JSONResponse(found)
+        return JSONResponse(shown)
 
     @app.get("/api/stream")
     def stream() -> StreamingResponse:

@@ -1,6 +1,6 @@
 """A run's numbers for TensorBoard."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from bouquet.core.errors import BadInput
+from bouquet.storage.events import Event, Observer
 from bouquet.storage.history import PERSONAL, Line, parse_line
 from bouquet.storage.runs import number, read_events
 from bouquet.watch.live import Tail
-
-Observer = Callable[[dict[str, Any]], None]
 
 
 def check_installed() -> None:
@@ -34,19 +33,19 @@ def tensorboard(run: Path) -> Iterator[Observer]:
     """
     from torch.utils.tensorboard.writer import SummaryWriter
 
-    place, tail = run / "tensorboard", Tail(run / "history.jsonl")
+    folder, tail = run / "tensorboard", Tail(run / "history.jsonl")
     lines: dict[int, Line] = {}
     writers: list[SummaryWriter] = []
 
-    def observe(event: dict[str, Any]) -> None:
+    def observe(event: Event) -> None:
         lines.update({line.round: line for line in filter(None, map(parse_line, tail.read()[1]))})
         events = [event]
         if not writers:  # not earlier: a run that is refused leaves nothing behind
-            if not place.exists():
+            if not folder.exists():
                 past = read_events(run / "events.jsonl")
                 events = [one for one in past if one["round"] < event["round"]] + events
             purge = events[0]["round"]
-            writers.append(SummaryWriter(str(place), purge_step=purge))
+            writers.append(SummaryWriter(str(folder), purge_step=purge))
         for one in events:
             _write(writers[0], one, lines.pop(one["round"], None))
         writers[0].flush()
@@ -58,19 +57,19 @@ def tensorboard(run: Path) -> Iterator[Observer]:
             writer.close()
 
 
-def scalars(event: dict[str, Any]) -> dict[str, float]:
+def scalars(event: Event) -> dict[str, float]:
     """A round's numbers by TensorBoard's tags; what is not finite is left out."""
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in event["metrics"].items():  # personal_accuracy_p10
         whose, what, *end = name.split("_")
-        told[f"{what}/{'_'.join([whose, *end])}"] = value
-    told |= {f"round/{name}": event.get(name) for name in ("seconds", "bytes_up", "bytes_down")}
-    told |= {f"round/{name}": len(event[name]) for name in ("clients", "failures")}
-    known = {tag: number(value) for tag, value in told.items()}
+        values[f"{what}/{'_'.join([whose, *end])}"] = value
+    values |= {f"round/{name}": event.get(name) for name in ("seconds", "bytes_up", "bytes_down")}
+    values |= {f"round/{name}": len(event[name]) for name in ("clients", "failures")}
+    known = {tag: number(value) for tag, value in values.items()}
     return {tag: value for tag, value in known.items() if value is not None}
 
 
-def _write(writer: Any, event: dict[str, Any], line: Line | None) -> None:
+def _write(writer: Any, event: Event, line: Line | None) -> None:
     for tag, value in scalars(event).items():
         writer.add_scalar(tag, value, event["round"], event.get("time"))
     for name in PERSONAL if line else ():

@@ -94,8 +94,8 @@ def test_flowers_simulation_ends_with_the_bits_of_our_loop(finished: Finished) -
 def simulate(server: ServerApp, app: ClientApp) -> None:
     import ray
 
-    resources = {"num_cpus": 1.0, "num_gpus": 0.0}
-    init = {"log_to_driver": False, "num_cpus": 2}
+    resources: dict[str, Any] = {"num_cpus": 1.0, "num_gpus": 0.0}
+    init: dict[str, Any] = {"log_to_driver": False, "num_cpus": 2}
     try:
         run_simulation(
             server, app, NODES, backend_config={"client_resources": resources, "init_args": init}

@@ -10,12 +10,13 @@ import pytest
 from bouquet.core.scheme import Model, Work
 from bouquet.core.trees import Nothing
 from bouquet.engines import simulate
+from bouquet.laboratory import Laboratory, assert_same_end
 from bouquet.server_app.main import Job
 from bouquet.storage.runfolder import RunFolder
 from bouquet.strategies import SCHEMES
 from bouquet.strategies.apfl import APFL, Personal
 from bouquet.strategies.fedavg import FedAvg
-from bouquet.testing import LAWS, Laboratory, assert_same_end, check_scheme
+from bouquet.testing import LAWS, check_scheme
 
 Room = Callable[[str], Laboratory]
 every_scheme = pytest.mark.parametrize("scheme", list(SCHEMES))

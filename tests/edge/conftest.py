@@ -10,7 +10,9 @@ import pytest
 
 from bouquet.client_app.stores import read_state
 from bouquet.core.trees import sha256
-from bouquet.deploy.deployment import Deployment, Host, follow, hosts_of
+from bouquet.deploy.commands import Host
+from bouquet.deploy.deployment import hosts_of, pass_on_rounds
+from bouquet.deploy.superlink import Deployment
 from bouquet.settings import Settings, parse
 from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Run, kebab
@@ -67,7 +69,7 @@ class Going:
             time.sleep(0.1)
 
     def finish(self) -> Run:
-        follow(self.deployment, self.number, self.folder, lambda event: None)
+        pass_on_rounds(self.deployment, self.number, self.folder, lambda event: None)
         return Run(self.folder.path)
 
 

@@ -1,5 +1,6 @@
 """docs/deploy.md's commands as they stand, on three machines that are network namespaces."""
 
+import functools
 import io
 import json
 import os
@@ -16,7 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bouquet.deploy.deployment import bundle, end_strays
+from bouquet.deploy.bundle import bundle
+from bouquet.deploy.processes import end_strays
 from tests.engines.test_commands import ROOT
 
 pytestmark = [
@@ -126,6 +128,10 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def says(log: Path, words: str) -> bool:
+    return words in log.read_text()
+
+
 def shop(folder: Path, name: str) -> None:
     """A client's data, as docs/data.md has them."""
     rng = np.random.default_rng(len(name))
@@ -160,7 +166,7 @@ def test_the_guide_leads_from_bare_machines_to_a_personal_model(
             "north.", f"{name}."
         )
         said = device.start(started)
-        until(lambda said=said: "SuperNode ID" in said.read_text())
+        until(functools.partial(says, said, "SuperNode ID"))
         assert "flower-supernode" in said.read_text()
     exports, run = command("export FLWR_HOME").splitlines()[0], command("flwr run")
     run = " ".join(run.split()).replace("/srv/run", str(server.folder / "run"))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bouquet.deploy.certificates import make_certificates, make_node_key
-from bouquet.deploy.deployment import Host, environment, free_port, node_command
+from bouquet.deploy.commands import Host, environment, node_command
+from bouquet.deploy.processes import free_port
 from bouquet.flower.private import ADMITTED
 from tests.conftest import Run
 from tests.edge.conftest import Fleet, states

@@ -3,14 +3,15 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.conftest import Run
 from tests.edge.test_deploy import launch
-from tests.engines.test_beside import address, assert_none_serves
 from tests.engines.test_commands import KEYS
+from tests.engines.test_companion import address, assert_none_serves
 
 pytestmark = pytest.mark.edge
 
@@ -23,7 +24,8 @@ def test_nodes_of_a_deployment_are_served_while_it_lasts(tmp_path: Path) -> None
     try:
         assert process.stderr is not None
         assert "2 nodes are starting" in process.stderr.readline()
-        visitor, nodes = address(process), []
+        visitor = address(process)
+        nodes: list[dict[str, Any]] = []
         while not nodes:
             assert process.poll() is None
             time.sleep(0.2)

@@ -14,16 +14,10 @@ from bouquet.client_app import node as node_module
 from bouquet.client_app.node import Node, Result
 from bouquet.client_app.stores import read_state
 from bouquet.core.trees import Tree
-from bouquet.deploy.deployment import (
-    HOST,
-    Deployment,
-    Host,
-    environment,
-    follow,
-    free_port,
-    hosts_of,
-    node_environment,
-)
+from bouquet.deploy.commands import HOST, Host, environment, node_environment
+from bouquet.deploy.deployment import hosts_of, pass_on_rounds
+from bouquet.deploy.processes import free_port
+from bouquet.deploy.superlink import Deployment
 from bouquet.flower.private import ControlHttpClient, RuntimeVersionHttpInterceptor
 from bouquet.settings import parse
 from bouquet.storage.runfolder import RunFolder
@@ -159,7 +153,8 @@ def test_shared_tensors_leave_a_node_and_personal_ones_do_not(
         sniffer = Sniffer(deployment.fleet)
         deployment.fleet = sniffer.address
         deployment.admit([host])
-        follow(deployment, deployment.start_run(chosen), folder, lambda event: None)
+        run = deployment.start_run(chosen)
+        pass_on_rounds(deployment, run, folder, lambda event: None)
     finally:
         deployment.stop()
     sniffer.socket.close()

@@ -95,6 +95,31 @@ def test_an_interrupted_run_stops_all_it_started_and_can_be_resumed(
     assert_same_rounds(Run(folder), whole)
 
 
+PEEKING = """
+from torch import nn
+
+class Net(nn.Linear):
+    def __init__(self, shape, classes):
+        super().__init__(*shape, classes)
+
+    def forward(self, x):
+        said = super().forward(x)
+        return said if said.detach().sum() > 0 else 1.0 * said
+"""
+
+
+@pytest.mark.parametrize("engine", ["inline", "ray"])
+def test_a_warning_is_seen_wherever_the_clients_train(
+    launch: Launch, tmp_path: Path, engine: str
+) -> None:
+    (tmp_path / "net.py").write_text(PEEKING)
+    words = ("simulate", *KEYS, "-c", "rounds=2", "-c", f"model.name={tmp_path}/net.py:Net")
+    process = launch(*words, "--out", str(tmp_path / "run"), "--engine", engine)
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    assert "Clients work one by one, which is slow: Net cannot be batched" in err
+
+
 def assert_same_rounds(one: Run, other: Run) -> None:
     assert one.sha == other.sha
     assert one.clients == other.clients

@@ -17,12 +17,13 @@ from bouquet.engines import LocalNodes
 from bouquet.flower.private import ErrorCode
 from bouquet.server_app.loop import run as run_loop
 from bouquet.settings import parse
+from bouquet.storage.events import Event
 from bouquet.storage.runfolder import RunFolder
 from bouquet.strategies import SCHEMES
 from tests.conftest import Run, kebab
 
 Start = Callable[..., Run]
-Observer = Callable[["Devices", dict[str, Any]], None]
+Observer = Callable[["Devices", Event], None]
 KEYS: dict[str, Any] = {
     "nodes": 3,
     "rounds": 3,
@@ -150,7 +151,7 @@ def test_a_later_run_starts_fresh_or_keeps(
 def test_a_client_that_returns_on_another_node_moves_there_with_its_state(
     start: Start, deployed: Start
 ) -> None:
-    def restart(grid: Devices, event: dict[str, Any]) -> None:
+    def restart(grid: Devices, event: Event) -> None:
         if event["round"] == 1:
             grid.rename(2, 9)
 
@@ -242,7 +243,7 @@ class Stuck(Devices):
 def test_answers_that_came_in_time_count_though_looking_took_too_long(
     tmp_path: Path, deployed: Start
 ) -> None:
-    def get_stuck(grid: Stuck, event: dict[str, Any]) -> None:
+    def get_stuck(grid: Stuck, event: Event) -> None:
         grid.stuck = event["round"] == 1
 
     grid = Stuck(tmp_path / "devices")

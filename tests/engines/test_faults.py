@@ -16,6 +16,7 @@ from bouquet.engines import LocalNodes
 from bouquet.server_app.loop import run as run_loop
 from bouquet.server_app.membership import Roster
 from bouquet.settings import parse
+from bouquet.storage.events import Event
 from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Run, kebab
 
@@ -136,7 +137,7 @@ def test_a_node_that_comes_late_is_asked_and_takes_part(
     settings = parse(kebab(KEYS | {"nodes": 1}))
     grid = Growing(2)
 
-    def observe(event: dict[str, Any]) -> None:
+    def observe(event: Event) -> None:
         if event["round"] == 2:
             done.set()
 

@@ -60,7 +60,11 @@ def strategy() -> SchemeStrategy:
     return make_strategy()
 
 
-def make_strategy(dtype: torch.dtype = torch.float32, **keys: object) -> SchemeStrategy:
+ADAM: dict[str, Any] = {"server-optimizer": "adam"}
+ONE_CLIENT: dict[str, Any] = {"clients-per-round": 1}
+
+
+def make_strategy(dtype: torch.dtype = torch.float32, **keys: Any) -> SchemeStrategy:
     """FedAvg of a model with two numbers, which start at 0."""
     task = Task(nn.Identity(), {"x": torch.zeros(2, dtype=dtype)}, classes=2)
     roster = Roster({client.id: client for client in CLIENTS})
@@ -313,6 +317,17 @@ def test_the_order_in_which_replies_arrive_changes_no_bit() -> None:
     assert len(ends) == 1
 
 
+def test_scores_are_in_the_order_of_the_nodes_whoever_answers_first(
+    strategy: SchemeStrategy,
+) -> None:
+    """Their means depend on it."""
+    asked = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+    for arrival in itertools.permutations(asked):
+        strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+        strategy.aggregate_evaluate(ROUND, map(answer, arrival))
+        assert list(strategy.report.scores) == ["anna", "ben", "carla", "dan"]
+
+
 def test_an_evaluation_needs_no_weights(strategy: SchemeStrategy) -> None:
     messages = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
     strategy.aggregate_evaluate(ROUND, [answer(message) for message in messages])
@@ -382,15 +397,16 @@ def test_a_loss_may_be_nan_or_infinite_for_that_is_how_divergence_is_seen(
     ],
 )
 def test_an_upload_that_would_overflow_at_the_server_is_left_out_and_named(
-    keys: dict[str, object],
+    keys: dict[str, Any],
 ) -> None:
     """1e38 is a number, but its square and ten times it are none in float32."""
+
+    strategy = make_strategy(**keys)
 
     def uploads(messages: dict[int, Message], value: float) -> dict[int, Message]:
         values = VALUES | {11: value}
         return {n: answer(m, upload_of(strategy, m, values[n])) for n, m in messages.items()}
 
-    strategy = make_strategy(**keys)
     before = flatten(strategy.server)
     strategy.take_in(ROUND, uploads(ask(strategy), 1e38).values())
     assert list(strategy.report.failures) == ["anna", "ben"]
@@ -418,7 +434,7 @@ def upload_of(strategy: SchemeStrategy, message: Message, value: float) -> Tree:
 
 
 def test_a_round_in_which_every_upload_would_overflow_keeps_the_weights() -> None:
-    strategy = make_strategy(**{"server-optimizer": "adam"})
+    strategy = make_strategy(**ADAM)
     kept = flatten(strategy.server)
     huge = {"w/x": torch.full((2,), 1e38)}
     strategy.take_in(ROUND, [answer(message, huge) for message in ask(strategy).values()])
@@ -446,7 +462,7 @@ def test_a_node_gets_one_message_that_names_its_clients_and_their_weights(
 
 
 def test_only_nodes_with_a_chosen_client_get_a_message() -> None:
-    strategy = make_strategy(**{"clients-per-round": 1})
+    strategy = make_strategy(**ONE_CLIENT)
     for round_ in range(1, 9):
         (message,) = ask(strategy, round_).values()
         (client,) = note_of(message)["clients"]
@@ -455,7 +471,7 @@ def test_only_nodes_with_a_chosen_client_get_a_message() -> None:
 
 def test_a_client_that_was_not_chosen_may_not_reply() -> None:
     """Its node was asked for another client only."""
-    strategy = make_strategy(**{"clients-per-round": 1})
+    strategy = make_strategy(**ONE_CLIENT)
     round_ = next(n for n in range(1, 99) if strategy.roster.sample(1, 0, n)[0].id == "anna")
     messages = ask(strategy, round_)
     strategy.aggregate_train(round_, [answer(messages[11], clients=["ben"])])
@@ -464,7 +480,7 @@ def test_a_client_that_was_not_chosen_may_not_reply() -> None:
 
 
 def test_everyone_is_evaluated_whoever_was_trained() -> None:
-    strategy = make_strategy(**{"clients-per-round": 1})
+    strategy = make_strategy(**ONE_CLIENT)
     messages = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
     named = [client for message in messages for client in note_of(message)["clients"]]
     assert named == ["anna", "ben", "carla", "dan"]

@@ -13,6 +13,7 @@ from scipy.optimize import minimize
 
 from bouquet.core.errors import BadInput
 from bouquet.core.scheme import Model
+from bouquet.core.trees import Tree
 from bouquet.strategies import afl, fedsim
 from bouquet.strategies.fedalt import FedAlt
 from bouquet.strategies.fedsim import FedSim
@@ -183,8 +184,12 @@ def test_agnostic_plsgd_is_weighed_at_the_sum(output: str) -> None:
     inner = PLSGD(output=output).assembled()
     personal = inner.init_personal(work.task, 1)._replace(theta=number(-1.0))
     scheme = afl.Agnostic(inner, 0.1)
-    averages = {"last": [], "mean-shared": [number(7.0)], "mean-own": [{}]}[output]
-    payload = scheme.records.payload(number(3.0), *averages)
+    averages: dict[str, list[Tree]] = {
+        "last": [],
+        "mean-shared": [number(7.0)],
+        "mean-own": [{}],
+    }
+    payload = scheme.records.payload(number(3.0), *averages[output])
     upload, _ = scheme.local_update(work, payload, personal)
     assert upload.loss.item() == pytest.approx(1.0, abs=1e-15)
 

@@ -1,6 +1,7 @@
 """What a program or a notebook does with bouquet."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,8 @@ import bouquet
 from bouquet.strategies.apfl import APFL
 from bouquet.strategies.fedsim import FedSim
 
-SMALL: dict[str, Any] = {"rounds": 2, "clients": 4, "local_steps": 2, "progress": False}
+TWO: dict[str, Any] = {"rounds": 2, "local_steps": 2, "progress": False}
+SMALL = TWO | {"clients": 4}
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,14 @@ def test_a_run_says_what_its_folder_says(tmp_path: Path) -> None:
 
 
 def test_a_scheme_may_be_a_name_a_class_or_itself(tmp_path: Path) -> None:
+    forms: list[tuple[Any, dict[str, Any]]] = [
+        ("apfl", {"apfl": {"alpha": 0.3}}),
+        (APFL(alpha=0.3), {}),
+        (APFL, {}),
+    ]
     runs = [
-        bouquet.simulate(scheme, out=tmp_path / str(place), **keys, **SMALL)
-        for place, (scheme, keys) in enumerate(
-            [("apfl", {"apfl": {"alpha": 0.3}}), (APFL(alpha=0.3), {}), (APFL, {})]
-        )
+        bouquet.simulate(scheme, out=tmp_path / str(number), **keys, **SMALL)
+        for number, (scheme, keys) in enumerate(forms)
     ]
     shas = [run.clients for run in runs]
     assert shas[0] == shas[1] != shas[2]
@@ -98,7 +103,7 @@ def test_a_model_may_be_a_module_and_stays_as_it_is(tmp_path: Path) -> None:
 
 def test_a_model_may_be_a_function(tmp_path: Path) -> None:
     def make(shape: tuple[int, ...], classes: int) -> nn.Module:
-        return nn.Sequential(nn.Linear(*shape, 7), nn.ReLU(), nn.Linear(7, classes))
+        return nn.Sequential(nn.Linear(shape[0], 7), nn.ReLU(), nn.Linear(7, classes))
 
     run = bouquet.simulate(
         "fedavg", data=clients(), model=make, out=tmp_path / "run", rounds=1, progress=False
@@ -128,10 +133,75 @@ def test_schemes_are_compared_over_seeds(tmp_path: Path) -> None:
     assert "<td>slower</td>" in table._repr_html_()
 
 
+def test_a_run_goes_on_to_more_rounds(tmp_path: Path) -> None:
+    run = bouquet.simulate("apfl", out=tmp_path / "run", **SMALL)
+    longer = bouquet.simulate(resume=run.folder, rounds=3, progress=False)
+    assert longer == run
+    assert [event["round"] for event in run.events] == [1, 2, 3]
+    whole = bouquet.simulate("apfl", out=tmp_path / "whole", **SMALL | {"rounds": 3})
+    assert run.summary["shared_sha256"] == whole.summary["shared_sha256"]
+    with pytest.raises(bouquet.BadInput, match=r"scheme is 'apfl' in .* cannot become 'fedavg'"):
+        bouquet.simulate("fedavg", resume=run.folder, progress=False)
+    with pytest.raises(bouquet.BadInput, match="leave out and data away"):
+        bouquet.simulate(data=clients(), resume=run.folder, progress=False)
+
+
+def test_a_comparison_goes_on_with_more_rounds_schemes_and_seeds(tmp_path: Path) -> None:
+    bouquet.compare(["fedavg"], seeds=[1], out=tmp_path / "all", **SMALL)
+    runs = bouquet.compare([Slower], seeds=[2], resume=tmp_path / "all", rounds=3, progress=False)
+    assert [run.folder.name for run in runs] == [
+        "fedavg-seed1", "fedavg-seed2", "slower-seed1", "slower-seed2",
+    ]  # fmt: skip
+    assert {run.summary["rounds"] for run in runs} == {3}
+    assert {run.summary["clients"] for run in runs} == {4}
+
+
+def test_the_command_goes_on_with_a_programs_comparison(tmp_path: Path) -> None:
+    """Its folder says what belongs there, as the command's own does."""
+    comparison = tmp_path / "all"
+    runs = bouquet.compare(["local", APFL(alpha=0.3)], data=clients(), out=comparison, **TWO)
+    words = ["compare", "fedavg", "--resume", str(comparison), "--quiet"]
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-m", "bouquet", *words],
+        env=os.environ | {"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{comparison}\n"), done.stderr
+    added = bouquet.load(comparison / "fedavg")
+    assert [row["client"] for row in added.clients] == ["c0", "c1", "c2"]
+    assert "alpha = 0.3" in (runs[1].folder / "config.toml").read_text()
+    assert {one.name for one in comparison.iterdir()} == {
+        "apfl", "compare.toml", "data", "fedavg", "local",
+    }  # fmt: skip
+
+
+def test_a_schemes_own_keys_stay_with_it(tmp_path: Path) -> None:
+    runs = bouquet.compare(["fedavg", Slower(pace=0.25)], out=tmp_path / "all", **SMALL)
+    kept = ["pace" in (run.folder / "config.toml").read_text() for run in runs]
+    assert kept == [False, True]
+    again = bouquet.compare(resume=tmp_path / "all", rounds=3, progress=False)
+    assert "pace = 0.25" in (again[1].folder / "config.toml").read_text()
+
+
+def test_what_only_this_program_has_is_compared_but_not_written_down(tmp_path: Path) -> None:
+    class Hidden(FedSim):
+        name = "hidden"
+
+    runs = bouquet.compare(["fedavg", Hidden], out=tmp_path / "all", **SMALL)
+    assert [run.summary["scheme"] for run in runs] == ["fedavg", "hidden"]
+    with pytest.raises(bouquet.BadInput, match="holds no comparison"):
+        bouquet.compare(resume=tmp_path / "all", progress=False)
+
+
 def test_frames_have_a_row_a_client_and_a_row_a_round(tmp_path: Path) -> None:
     run = bouquet.simulate("apfl", out=tmp_path / "run", **SMALL)
     assert list(run.to_frame().index) == ["000", "001", "002", "003"]
     assert list(run.to_frame("events").index) == [1, 2]
+
+
+SHORT: dict[str, Any] = {"rounds": 1, "progress": False}
 
 
 @pytest.mark.parametrize(
@@ -154,8 +224,41 @@ def test_what_is_wrong_is_one_sentence_and_leaves_nothing(
     keys: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(bouquet.BadInput, match=sentence):
-        bouquet.simulate(**{"out": tmp_path / "run", "rounds": 1, "progress": False} | keys)
+        bouquet.simulate(**SHORT | {"out": tmp_path / "run"} | keys)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"schemes": []}, "compare takes schemes"),
+        ({"schemes": [APFL(alpha=0.3), "apfl"]}, "compare takes each scheme once, not 'apfl'"),
+        ({"seeds": [0], "seed": 1}, "Set seed or --seeds, not both"),
+        ({"data": {"a": ([1.0], [0, 1])}}, "client 'a' has 1 inputs and 2 labels"),
+        ({"data": clients(), "clients_per_round": 9}, "clients-per-round must be at most 3"),
+    ],
+)
+def test_a_comparison_that_is_refused_leaves_nothing(
+    keys: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    told: dict[str, Any] = {"schemes": ["apfl"], "out": tmp_path / "deep" / "all"} | keys
+    with pytest.raises(bouquet.BadInput, match=sentence):
+        bouquet.compare(**told, progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "train", [bouquet.simulate, lambda **keys: bouquet.compare(["fedavg"], **keys)]
+)
+def test_what_was_in_the_folder_before_is_left_alone(train: Any, tmp_path: Path) -> None:
+    """Data in memory are written there, and taken away when they are refused."""
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(bouquet.BadInput, match="1 inputs and 2 labels"):
+        train(data={"a": ([1.0], [0, 1])}, out=tmp_path, progress=False)
+    (tmp_path / "data").mkdir()
+    with pytest.raises(bouquet.BadInput, match="data is there already; choose another folder"):
+        train(data=clients(), out=tmp_path, progress=False)
+    assert {one.name for one in tmp_path.iterdir()} == {"notes.txt", "data"}
 
 
 def test_what_only_this_program_has_does_not_go_to_ray() -> None:
@@ -197,7 +300,7 @@ def test_a_scheme_in_a_file_runs_on_ray_from_any_folder(
         )
     )
     monkeypatch.chdir(tmp_path)
-    keys = {"fedper": {"extra": 2, "personal_steps": 1}, "rounds": 1, "clients": 3}
+    keys: dict[str, Any] = {"fedper": {"extra": 2, "personal_steps": 1}, "rounds": 1, "clients": 3}
     runs = [
         bouquet.simulate("./mine.py:FedPer", engine=engine, out=engine, progress=False, **keys)
         for engine in ("inline", "ray")

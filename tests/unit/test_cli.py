@@ -18,7 +18,8 @@ import pytest
 from rich.console import Console
 
 from bouquet import engines
-from bouquet.cli import main as cli
+from bouquet.cli import catalogue, main
+from bouquet.cli.gather import as_json, gathered
 from bouquet.core.config import Key, keys_of
 from bouquet.core.errors import RunFailed
 from bouquet.data import DATASETS, cache
@@ -67,7 +68,7 @@ def bouquet(
         monkeypatch.setattr(sys, "argv", ["bouquet", *map(str, words)])
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main()
         return Outcome(int(ended.value.code or 0), *capfd.readouterr())
 
     yield run
@@ -810,11 +811,14 @@ def test_the_module_can_be_run_and_says_no_with_exit_code_2(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+HEAVY = ["torch", "flwr", "ray", "sklearn", "pandas", "matplotlib", "numpy"]
+
+
 def in_a_process(words: list[str], **environment: str) -> str:
-    """What a command prints in a process of its own, which then tells if it imported torch."""
+    """What a command prints in a process of its own, which must import nothing heavy for it."""
     code = (
         "import sys; from bouquet.cli import main; sys.argv = ['bouquet', *sys.argv[1:]]\n"
-        "try: main()\nfinally: print('torch' in sys.modules, file=sys.stderr)"
+        f"try: main()\nfinally: print(sys.modules.keys() & {HEAVY}, file=sys.stderr)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *words],
@@ -822,13 +826,34 @@ def in_a_process(words: list[str], **environment: str) -> str:
         capture_output=True,
         text=True,
     )
-    assert done.stderr.splitlines()[-1] == "False", done.stderr
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "set()"), done.stderr
     return done.stdout
 
 
 def test_help_and_version_are_there_at_once() -> None:
     assert "Commands" in in_a_process(["--help"])
     assert in_a_process(["--version"]) == f"bouquet {metadata.version('bouquet')}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("schemes", "McMahan et al. 2017"),
+        ("schemes apfl", "apfl.alpha=0.5"),
+        ("keys", "clients-per-round=0"),
+        ("models", "model.hidden=200"),
+        ("data list", "data.partition=pathological"),
+        ("node key --help", "bouquet node key north.key"),
+    ],
+)
+def test_lists_are_there_at_once(command: str, said: str) -> None:
+    assert said in in_a_process(command.split())
+
+
+def test_the_catalogue_says_what_schemes_keys_models_and_data_sets_say() -> None:
+    fresh = catalogue.FILE.read_text("utf-8") == as_json(gathered())
+    assert fresh, "renew it: python -m bouquet.cli.gather"
+    assert catalogue.read() == gathered()
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_a_number_too_large_for_any_float_is_refused_like_any_other(name: str) -
 
 
 # What a file can hold and be called.
-WRITABLE = st.characters(exclude_categories=("Cs",), exclude_characters="\0")
+WRITABLE = st.characters(codec="utf-8", exclude_characters="\0")
 examples = st.builds(
     Example,
     count=st.integers(1, 9),
@@ -206,9 +206,9 @@ def values_of(one: Key) -> st.SearchStrategy[object]:
 
 
 # These go together or with some schemes only, which has tests of its own.
-PARTICULAR = ("local-epochs", "weights", "server-optimizer", "server-lr", "join.clients")
-PARTICULAR += ("pipeline", "stage-keys", "lr-schedule", "warmup", "weight-decay")
-PARTICULAR += ("decoupled-weight-decay",)
+PARTICULAR = {"local-epochs", "weights", "server-optimizer", "server-lr", "join.clients"}
+PARTICULAR |= {"pipeline", "stage-keys", "lr-schedule", "warmup", "weight-decay"}
+PARTICULAR |= {"decoupled-weight-decay"}
 any_keys = st.fixed_dictionaries(
     {}, optional={one.name: values_of(one) for one in all_keys() if one.name not in PARTICULAR}
 )

@@ -17,15 +17,13 @@ from bouquet.core.errors import BadInput
 from bouquet.storage.history import Line
 from bouquet.storage.runs import read
 from bouquet.watch.dashboard import HEADERS, make_app, serve
-from bouquet.watch.live import (
+from bouquet.watch.live import History, Log, Watch
+from bouquet.watch.views import (
     MOST_CELLS,
     MOST_POINTS,
-    History,
-    Log,
-    Watch,
+    client_details,
     details,
-    histories,
-    history,
+    history_details,
     overview,
 )
 from tests.conftest import Run
@@ -98,7 +96,7 @@ def test_a_real_run_is_shown_as_its_folder_tells(start: Callable[..., Run]) -> N
         gap = float(expected["personal_accuracy"]) - float(expected["shared_accuracy"])
         assert row["change"] == pytest.approx(gap)
         assert row["trained"] == 2
-    told = history(found, rows[0]["client"])
+    told = client_details(found, rows[0]["client"])
     assert told is not None
     assert told["trained"] == [1, 2]
 
@@ -164,12 +162,12 @@ def test_the_table_of_a_run_that_goes_on_has_the_newest_numbers(runs: Path) -> N
         line(1, shared_accuracy=[0.1, 0.2], personal_accuracy=[0.1, 0.2]),
         json.dumps({"round": 2, "clients": ["a"], "shared_accuracy": [0.5]}),
     )
-    rows = {row["client"]: row for row in histories(read(runs / "one"), lines)["clients"]}
+    rows = {row["client"]: row for row in history_details(read(runs / "one"), lines)["clients"]}
     assert (rows["a"]["shared_accuracy"], rows["b"]["shared_accuracy"]) == (0.5, 0.2)
     with open(runs / "one" / "events.jsonl", "a") as file:
         file.write(event(3) + "\n")
     (runs / "one" / "summary.json").write_text('{"helped": 1}')
-    rows = {row["client"]: row for row in histories(read(runs / "one"), lines)["clients"]}
+    rows = {row["client"]: row for row in history_details(read(runs / "one"), lines)["clients"]}
     assert rows["a"]["shared_accuracy"] == 0.25  # it has ended: the table is the last word
     assert rows["b"]["personal_accuracy"] == 0.2
 
@@ -215,8 +213,8 @@ def test_a_half_written_line_waits_for_its_rest(tmp_path: Path) -> None:
 def test_a_long_history_is_thinned_out_and_keeps_its_last_round(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", event(1, clients=["a"]) + "\n", rounds=1000)
     lines = written(run, *(line(n, alpha=[0.1, 0.2]) for n in range(1, 1001)))
-    spread = histories(read(run), lines)["spreads"]["alpha"]
-    course = history(read(run), "a", lines)["course"]  # type: ignore[index]
+    spread = history_details(read(run), lines)["spreads"]["alpha"]
+    course = client_details(read(run), "a", lines)["course"]  # type: ignore[index]
     for rounds in (spread["round"], course["round"]):
         assert len(rounds) <= MOST_POINTS
         assert rounds[-1] == 1000
@@ -440,7 +438,7 @@ def test_pages_may_not_ask_other_hosts(visit: Visit, runs: Path) -> None:
 
 @pytest.mark.parametrize("file", ["index.html", "app.js", "charts.js", "style.css"])
 def test_the_page_itself_names_no_other_host(file: str) -> None:
-    text = (Path(__file__).parents[2] / "bouquet" / "web" / file).read_text()
+    text = (Path(__file__).parents[2] / "bouquet" / "watch" / "web" / file).read_text()
     assert "//" not in text.replace("// ", "")
 
 

@@ -21,20 +21,21 @@ Start = Callable[..., Run]
 QUARTER = torch.tensor(0.25, dtype=torch.float64)
 
 
-def decaying(steps: int = 1, lr: float = 0.1, **kind: float) -> Work:
+def decaying(steps: int = 1, lr: float = 0.1, in_loss: float = 0.0, decoupled: float = 0.0) -> Work:
     """Local work on f(w) = ½·2·(w − 1)² with one of the two kinds of decay."""
     work = scalar_work(steps=steps, lr=lr, curvature=2.0, optimum=1.0)
     return replace(
         work,
-        task=replace(work.task, weight_decay=kind.get("in_loss", 0.0)),
-        sgd=replace(work.sgd, decoupled_decay=kind.get("decoupled", 0.0)),
+        task=replace(work.task, weight_decay=in_loss),
+        sgd=replace(work.sgd, decoupled_decay=decoupled),
     )
 
 
-def plsgd_step(**kind: float) -> tuple[float, float]:
+def plsgd_step(in_loss: float = 0.0, decoupled: float = 0.0) -> tuple[float, float]:
     """w and θ after a step from 3 and −1 with α = 0.5."""
     scheme, state = plsgd.PLSGD(alpha=0.5), plsgd.Personal(number(-1.0))
-    upload, personal = scheme.local_update(decaying(**kind), Model(number(3.0)), state)
+    work = decaying(in_loss=in_loss, decoupled=decoupled)
+    upload, personal = scheme.local_update(work, Model(number(3.0)), state)
     return upload.w["w"].item(), personal.theta["w"].item()
 
 

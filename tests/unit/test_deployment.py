@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bouquet.deploy.deployment import Host, bundle, node_environment
+from bouquet.deploy.bundle import bundle
+from bouquet.deploy.commands import Host, node_environment
 from bouquet.flower.private import build_fab_from_disk
 
 
@@ -40,10 +41,7 @@ def test_the_app_that_an_installed_bouquet_sends_is_the_same(
     installed: Path, tmp_path: Path
 ) -> None:
     (installed / "strangers.toml").write_text("of another package")
-    code = (
-        "import sys; from bouquet.deploy.deployment import bundle; "
-        "sys.stdout.buffer.write(bundle())"
-    )
+    code = "import sys; from bouquet.deploy.bundle import bundle; sys.stdout.buffer.write(bundle())"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

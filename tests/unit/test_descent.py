@@ -184,7 +184,7 @@ def test_a_gradient_is_shortened_to_the_bound_and_never_turned(
     """From w towards 0 the slope is w itself, so a step of rate 1 covers min(‖w‖, bound)."""
     point = tree(*start)
     end = descend(parabola, point, [batch(0.0)], Sgd(1.0, clip=bound))
-    share = min(1.0, bound / max(norm(point), 1e-15))
+    share = min(1.0, bound / max(float(norm(point)), 1e-15))
     torch.testing.assert_close(end["w"], point["w"] * (1 - share), rtol=0, atol=1e-12)
 
 

@@ -4,6 +4,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -136,7 +137,7 @@ def test_a_file_that_cannot_be_used_is_refused_by_name_and_left(
 def answer(keys: dict[str, object], node_config: dict[str, str | int]) -> Message:
     """What a device says when it is asked who it is."""
     LocalNodes(1).close()  # Flower's messages want to know which run they are of
-    note = wire.ConfigRecord({"state-dir": "run"})
+    note = ConfigRecord({"state-dir": "run"})
     asked = message(parse(keys), 1, MessageType.QUERY, 0, {}, note)
     context = Context(1, 1, dict(node_config), RecordDict(), {})
     return app(message=asked, context=context)
@@ -146,7 +147,7 @@ def test_a_device_has_its_own_clients_data_alone(tmp_path: Path) -> None:
     everyone = answer({"data.clients": 4}, {"partition-id": 0, "num-partitions": 1})
     own = answer({"data.clients": 4}, {"client-id": "002", "state-dir": str(tmp_path)})
     assert own.content.config_records[wire.NOTE]["clients"] == ["002"]
-    counts = everyone.content.metric_records[wire.METRICS]["train_examples"]
+    counts: Any = everyone.content.metric_records[wire.METRICS]["train_examples"]
     assert own.content.metric_records[wire.METRICS]["train_examples"] == counts[2:3]
 
 

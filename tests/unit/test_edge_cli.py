@@ -1,6 +1,7 @@
 """Commands for real machines, and personal models without a server."""
 
 import json
+import os
 import pickle
 import shlex
 from collections.abc import Callable
@@ -13,7 +14,6 @@ import torch
 from cryptography import x509
 from safetensors.torch import load_file
 
-from bouquet.cli import edge as edge_cli
 from bouquet.client_app.predictor import export, find_predictor, read_predictor
 from bouquet.client_app.stores import DeviceStore
 from bouquet.storage.files import BadFile
@@ -34,7 +34,7 @@ def becomes(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         commands.append(command)
         raise SystemExit(0)
 
-    monkeypatch.setattr(edge_cli.os, "execvpe", become)
+    monkeypatch.setattr(os, "execvpe", become)
     return commands
 
 
@@ -254,9 +254,10 @@ def test_a_model_that_cannot_be_traced_is_exported_as_weights(
     forward = predictor.module.forward
 
     def untraceable(x: torch.Tensor) -> torch.Tensor:
-        if torch.jit.is_tracing():
+        if torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             raise RuntimeError("what I do depends on the numbers")
-        return forward(x)
+        output: torch.Tensor = forward(x)
+        return output
 
     monkeypatch.setattr(predictor.module, "forward", untraceable)
     assert [path.name for path in export(predictor, tmp_path)] == ["000.safetensors"]

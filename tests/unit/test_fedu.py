@@ -226,7 +226,7 @@ def test_dfedu_refuses_a_sample(start: Start, quadratics: Quadratics) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "file"])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_every_graph_is_symmetric_without_loops_and_not_negative(kind: str, count: int) -> None:
-    labels = [(k % 2, (k + 1) % 2, 1) for k in range(count)]
+    labels: list[tuple[int, ...]] = [(k % 2, (k + 1) % 2, 1) for k in range(count)]
     weights = graph(kind, "", federation([10 * (k + 1) for k in range(count)], labels), "fedu")
     assert torch.equal(weights, weights.T)
     assert not weights.diagonal().any()
@@ -260,7 +260,7 @@ def test_similar_clients_need_labels(start: Start) -> None:
     assert run.summary["clients"] == 4
 
 
-GOOD = [[0, 0.5, 0], [0.5, 0, 2], [0, 2, 0]]
+GOOD: list[list[float]] = [[0, 0.5, 0], [0.5, 0, 2], [0, 2, 0]]
 
 
 @pytest.mark.parametrize("form", ["matrix.csv", "matrix.json", "names.json"])

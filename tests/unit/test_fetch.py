@@ -177,7 +177,7 @@ def test_too_little_space_is_told_before_the_download(
 ) -> None:
     pinned("npm")
     calls = npm(save(CONTENT))
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 8, 1))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(9, 8, 1))
     with pytest.raises(FetchFailed, match=r"needs 0 MB for a moment and .*cache has 0 MB left"):
         fetch("tiny")
     assert not calls.exists()

@@ -242,7 +242,13 @@ def order(kind: str, config: Mapping[str, Any], note: Mapping[str, Any]) -> tupl
     """A message to a node, and its Context."""
     with nodes(client_app(Net, load, classes=CLASSES)):  # so that messages can be made
         weights = wire.unpack(initial())
-        words = {"round": 1, "clients": ["000"], "weights": [1.0], "state-dir": "run", "lr": 0.1}
+        words: dict[str, Any] = {
+            "round": 1,
+            "clients": ["000"],
+            "weights": [1.0],
+            "state-dir": "run",
+            "lr": 0.1,
+        }
         tree = {f"w/{name}": value for name, value in weights.items()}
         told = parse({"scheme": "apfl", "local-steps": 2})
         one = message(told, 1, kind, 1, tree, ConfigRecord(words | dict(note)))

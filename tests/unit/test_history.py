@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from bouquet.client_app.main import _leave_diagnostics
 from bouquet.client_app.node import Result
 from bouquet.client_app.orders import read_order
-from bouquet.server_app.loop import _add_history
 from bouquet.server_app.membership import message
-from bouquet.server_app.strategy import Report
+from bouquet.server_app.summary import history_line
 from bouquet.settings import parse
 from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Quadratics, Run
@@ -115,7 +115,7 @@ def test_numbers_are_short_and_what_is_not_finite_is_null(tmp_path: Path) -> Non
         "b": {"shared_loss": math.inf, "personal_loss": 1 / 3},
         "a": {"shared_loss": math.nan, "personal_loss": 2e7 / 3},
     }
-    _add_history(RunFolder(tmp_path), 7, Report(scores=scores))
+    RunFolder(tmp_path).append_history(history_line(7, scores, {}))
     assert (tmp_path / "history.jsonl").read_text() == (
         '{"version":1,"round":7,"clients":["a","b"],"shared_loss":[null,null],'
         '"personal_loss":[6666670.0,0.333333]}\n'
@@ -126,6 +126,33 @@ def test_a_run_without_evaluation_has_a_line_for_its_end(start: Start) -> None:
     assert [line["round"] for line in lines(start(scheme="apfl", **KEYS | {"eval_every": 0}))] == [
         4
     ]
+
+
+def test_the_table_tells_of_clients_that_never_trained_and_of_no_newcomers(start: Start) -> None:
+    """A client that comes after training keeps nothing yet."""
+    keys = KEYS | {"rounds": 1, "clients_per_round": 1, "join": {"clients": 1}}
+    rows = start(scheme="apfl", **keys).clients
+    assert [row["joined"] for row in rows] == ["0", "0", "0", "2"]
+    assert all(float(row["personal_norm"]) > 0 for row in rows[:3])
+    assert [rows[3][name] for name in OWN] == ["", "", ""]
+
+
+@pytest.mark.parametrize("scheme", ["apfl", "fedalt", "local", "scaffold"])
+def test_the_table_tells_of_the_states_in_the_folder(start: Start, scheme: str) -> None:
+    run = start(scheme=scheme, **KEYS | {"clients_per_round": 0})
+    field = {"apfl": "v", "fedalt": "v", "local": "w", "scaffold": "c"}[scheme]
+    for row in run.clients:
+        own = run.personal(row["client"])
+        squares = [
+            np.sum(v.astype(float) ** 2) for k, v in own.items() if k.startswith(f"{field}/")
+        ]
+        assert float(row["personal_norm"]) == pytest.approx(math.sqrt(sum(squares)), rel=1e-12)
+
+
+def test_resuming_a_run_that_has_ended_writes_the_same_table(start: Start) -> None:
+    whole = start(scheme="apfl", **KEYS)
+    before = whole.clients
+    assert start(scheme="apfl", folder=whole.path, resume=True, **KEYS).clients == before
 
 
 def test_nothing_is_left_of_what_nodes_told_once_the_run_has_ended(start: Start) -> None:
@@ -167,7 +194,7 @@ def test_cutting_leaves_the_lines_before_as_they_are(tmp_path: Path) -> None:
 
 def told(tmp_path: Path, **node_config: str | int) -> list[Path]:
     """What a node writes whose server asks for numbers about personal states."""
-    words = {"round": 1, "clients": ["a"], "weights": [1.0], "state-dir": ""}
+    words: dict[str, Any] = {"round": 1, "clients": ["a"], "weights": [1.0], "state-dir": ""}
     note = ConfigRecord(words | {"diagnostics-dir": str(tmp_path / "numbers")})
     order = read_order(message(parse({}), 2, "train", 1, {}, note))
     context = Context(1, 2, dict(node_config), RecordDict(), {})

@@ -117,6 +117,20 @@ def test_newcomers_of_every_scheme_join_in_the_middle(start: Start, scheme: str)
     assert (resumed.sha, resumed.clients) == (run.sha, run.clients)
 
 
+@pytest.mark.parametrize("scheme", ["fedu", "mocha"])
+def test_resuming_after_the_end_lets_nobody_in_who_comes_after_training(
+    start: Start, scheme: str
+) -> None:
+    keys: dict[str, Any] = {
+        "scheme": scheme, "rounds": 2, "join": {"clients": 2}, "local_steps": 2,
+        "data": {"clients": 5}, "model": {"name": "linear"},
+    }  # fmt: skip
+    run = start(**keys)
+    sha, table = run.sha, run.clients
+    again = start(folder=run.path, resume=True, **keys)
+    assert (again.sha, again.clients) == (sha, table)
+
+
 def test_there_must_be_someone_to_join(start: Start) -> None:
     with pytest.raises(BadInput, match=r"join\.clients must be less than 4"):
         start(scheme="fedavg", join={"clients": 4}, data={"clients": 4})

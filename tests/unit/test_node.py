@@ -85,8 +85,9 @@ def test_a_nodes_upload_is_the_weighted_mean_of_what_each_client_uploads_alone(s
     node = host(configured(scheme), MemoryStore())
     together = train(node, ALL)
     alone = [train(host(node.settings, MemoryStore()), [client]).mean for client in ALL]
+    shares = torch.tensor(WEIGHTS, dtype=torch.float64) / sum(WEIGHTS)
     expected = {
-        name: sum(w * one[name] for w, one in zip(WEIGHTS, alone, strict=True)) / sum(WEIGHTS)
+        name: torch.tensordot(shares, torch.stack([one[name] for one in alone]), 1)
         for name in alone[0]
     }
     assert together.clients == ALL

@@ -33,7 +33,7 @@ def sent() -> Tree:
 
 
 def order(folder: Path, kind: str, round_: int, **words: Any) -> Message:
-    note = {"round": round_, "clients": ["000", "002"], "weights": [1.0, 2.0]}
+    note: dict[str, Any] = {"round": round_, "clients": ["000", "002"], "weights": [1.0, 2.0]}
     note |= {"state-dir": str(folder), "adapt": -1, "lr": 0.1, **words}
     return message(SETTINGS, 1, kind, round_, sent(), ConfigRecord(note))
 

@@ -1,5 +1,6 @@
 """Models by import path, and the example in docs/models.md."""
 
+import logging
 import os
 import re
 import shlex
@@ -167,6 +168,46 @@ def test_ones_own_model_depends_on_the_seed_alone(module: Write) -> None:
     ]
     assert weights[0].equal(weights[1])
     assert not weights[0].equal(weights[2])
+
+
+PEEKING = """
+from torch import nn
+
+class NAME(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.output = nn.Linear(64, classes)
+
+    def forward(self, x):
+        said = self.output(x)
+        if WHEN and said.detach().sum() > 0:  # a look at a number, which vmap does not allow
+            return said
+        return 1.0 * said
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "when"),
+    [("Learner", "self.training"), ("Judged", "not self.training"), ("Both", "True")],
+)
+def test_a_model_that_cannot_be_batched_is_told_of_once_a_run(
+    module: Write,
+    start: Callable[..., Run],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    when: str,
+) -> None:
+    """Not for every chunk, round and node; the next run is told again."""
+    module(PEEKING.replace("NAME", name).replace("WHEN", when))
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    for _ in range(2):
+        caplog.clear()
+        start(rounds=2, nodes=2, local_steps=1, eval_every=1, cohort_chunk=2,
+              data={"clients": 8}, model={"name": f"mynets:{name}"})  # fmt: skip
+        (line,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
+        told = f"Clients work one by one, which is slow: {name} cannot be batched (vmap: "
+        assert line.getMessage().startswith(told)
 
 
 def test_a_quadratic_problem_takes_no_model_of_ones_own(quadratics: Any) -> None:

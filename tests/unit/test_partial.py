@@ -14,8 +14,7 @@ from bouquet.core.errors import BadInput
 from bouquet.core.scheme import Model, Work
 from bouquet.core.task import Batch
 from bouquet.core.trees import Tree, norm, pick
-from bouquet.models import MODELS, build, personal_names
-from bouquet.models.zoo import ModelConfig
+from bouquet.models import MODELS, ModelConfig, build, personal_names
 from bouquet.problem import problem
 from bouquet.settings import parse
 from bouquet.strategies import fedsim
@@ -51,7 +50,7 @@ def test_a_pattern_that_matches_nothing_is_refused_with_the_names() -> None:
 def test_merging_what_was_split_gives_the_model_back(name: str, split: str) -> None:
     assert name in MODELS
     module = build(ModelConfig(name=name), (64,), 10, seed=0, dtype=torch.float32)
-    whole = dict(module.named_parameters())
+    whole: Tree = dict(module.named_parameters())
     task = problem(parse({"data.clients": 4})).task
     task = replace(task, personal=personal_names(list(whole), split))
     merged = fedsim.merge(fedsim.split(task, whole))

@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 from bouquet.core.errors import BadInput
 from bouquet.settings import parse
+from bouquet.storage.events import Event
 from tests.conftest import Quadratics, Run
 from tests.unit.algebra import EXACT, clients, descended
 
@@ -188,7 +189,7 @@ def test_a_pipeline_goes_on_in_any_stage(start: Start, stop: int) -> None:
     from bouquet.storage.runfolder import RunFolder
     from tests.conftest import kebab
 
-    def interrupt(event: dict[str, Any]) -> None:
+    def interrupt(event: Event) -> None:
         if event["round"] == stop:
             raise Enough
 

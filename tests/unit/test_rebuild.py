@@ -15,6 +15,7 @@ from bouquet.engines import simulate, with_nodes
 from bouquet.rebuild import predictor_of, rebuild
 from bouquet.server_app.main import Job
 from bouquet.settings import parse
+from bouquet.storage.events import Event
 from bouquet.storage.files import unseal
 from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Run, kebab
@@ -71,7 +72,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def stopped(folder: Path, after: int, **own: Any) -> Path:
     """A run of which a round more than ``after`` was trained, but not finished."""
 
-    def stop(event: dict[str, Any]) -> None:
+    def stop(event: Event) -> None:
         if event["round"] == after:
             raise KeyboardInterrupt
 

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,8 +45,20 @@ def write_run(path: Path, events: str = "", **keys: object) -> Path:
 
 
 def event(round_: int, **more: object) -> str:
-    metrics = {"shared_accuracy": 0.5, "personal_accuracy": 0.6, "personal_accuracy_p10": 0.1}
-    return json.dumps({"round": round_, "stage": "apfl", "seconds": 1.0, "metrics": metrics} | more)
+    """A line of the log."""
+    whole = {
+        "round": round_,
+        "stage": "apfl",
+        "seconds": 1.0,
+        "timing": {},
+        "nodes": {},
+        "clients": [],
+        "failures": [],
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "metrics": {"shared_accuracy": 0.5, "personal_accuracy": 0.6, "personal_accuracy_p10": 0.1},
+    }
+    return json.dumps(whole | more)
 
 
 def write_outcome(run: Path, client: str, examples: str = "same", **right: list[int]) -> None:
@@ -138,7 +151,7 @@ def test_a_real_report_has_all_it_promises(start: Callable[..., Run], tmp_path: 
 
 def test_a_client_is_judged_against_local_only_on_the_same_examples(tmp_path: Path) -> None:
     mine, alone = (write_run(tmp_path / name, scheme=name) for name in ("apfl", "local"))
-    better = {"test_shared": [0] * 10, "test_personal": [1] * 10}
+    better: dict[str, Any] = {"test_shared": [0] * 10, "test_personal": [1] * 10}
     write_outcome(mine, "a", **better)
     write_outcome(mine, "b", **better)
     write_outcome(alone, "a", test_shared=[0] * 10, test_personal=[0] * 9 + [1])
@@ -173,7 +186,7 @@ def test_the_model_to_deploy_is_chosen_on_validation_examples(tmp_path: Path) ->
 
 def test_too_few_validation_examples_leave_the_default_and_say_so(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    tests = {"test_shared": [1, 0], "test_personal": [1, 1]}
+    tests: dict[str, Any] = {"test_shared": [1, 0], "test_personal": [1, 1]}
     write_outcome(run, "a", **tests, validation_shared=[1, 1], validation_personal=[1, 0])
     write_outcome(run, "b", **tests, validation_shared=[0] * 6, validation_personal=[1] * 6)
     found = verdicts(read(run), [])

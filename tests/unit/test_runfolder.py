@@ -4,7 +4,7 @@ import csv
 import json
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ from bouquet.core.config import LARGEST, Key, flatten
 from bouquet.core.errors import BadInput
 from bouquet.core.trees import sha256
 from bouquet.settings import all_keys, parse
+from bouquet.storage.events import Event
 from bouquet.storage.files import BadFile
 from bouquet.storage.runfolder import RunFolder, read_toml
 from tests.conftest import Run
@@ -42,12 +43,15 @@ def stopped(folder: RunFolder) -> RunFolder:
     return folder
 
 
-def event(round_: int) -> dict[str, Any]:
+def event(round_: int) -> Event:
     """A round's line as a run writes it, with a metric that is null where it is not finite."""
     return {
         "version": 1,
         "round": round_,
+        "stage": "apfl",
         "seconds": 0.5,
+        "timing": {"training": 0.25},
+        "nodes": {"0": 0.25, "1": None},
         "clients": ["a", "ü"],
         "failures": [{"client": "b", "reason": "no reply in time"}],
         "bytes_up": 10,
@@ -91,7 +95,7 @@ numbers = st.floats(0, LARGEST, exclude_min=True)
 
 @checked(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0")),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0")),
     numbers,
     st.integers(0, 2**63 - 1),
 )
@@ -186,11 +190,11 @@ BROKEN: list[bytes] = [
 ]
 
 
-def damaged(whole: dict[str, Any]) -> list[bytes]:
+def damaged(whole: Mapping[str, Any]) -> list[bytes]:
     """Lines that are broken, that lack a key or in which it is something else."""
     names = [name for name in whole if name not in ("version", "shared_loss")]
     lacking = [{k: v for k, v in whole.items() if k != name} for name in names]
-    other = [{**whole, name: odd} for name in names for odd in ({"x": "y"}, [1], -1, "x", None)]
+    other = [{**whole, name: odd} for name in names for odd in ({"x": "y"}, [1], -1, "\0", None)]
     return [*BROKEN, *[json.dumps(one).encode() for one in (*lacking, *other)]]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from bouquet.core.descent import Step
 from bouquet.core.errors import BadInput
 from bouquet.core.round import play
 from bouquet.core.scheme import (
@@ -28,6 +29,7 @@ from bouquet.core.scheme import (
 from bouquet.core.trees import Nothing, Tree
 from bouquet.core.wrapper import FACTS, Wrapper
 from bouquet.imports import absolute, imported
+from bouquet.laboratory import assert_same
 from bouquet.settings import parse
 from bouquet.strategies import SCHEMES
 from bouquet.strategies.afl import Agnostic
@@ -38,7 +40,6 @@ from bouquet.strategies.perfedavg import PerFedAvg
 from bouquet.strategies.plsgd import PLSGD
 from bouquet.strategies.registry import find
 from bouquet.strategies.server_optimizers import Optimized, ServerOptimizer
-from bouquet.testing import assert_same
 from tests.conftest import Run, kebab
 from tests.unit.algebra import number, scalar_work
 
@@ -164,7 +165,7 @@ class Pair(NamedTuple):
     v: Tree
 
 
-def both(p: Pair, step: Any) -> Tensor:
+def both(p: Pair, step: Step) -> Tensor:
     """(w − 1)² + ½ (w − 1)² v: slopes (2 + v) (w − 1) and ½ (w − 1)²."""
     gap = (p.w["w"] - 1.0).square().sum()
     return step.active * (gap + 0.5 * gap * p.v["w"].sum())

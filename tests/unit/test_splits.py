@@ -346,7 +346,7 @@ def test_the_lstm_is_torchs() -> None:
     ):
         gates = value.detach().chunk(4)
         getattr(theirs, name).data = torch.cat([gates[g] for g in (write, keep, new, read)])
-    nn.init.zeros_(theirs.bias_hh_l0)
+    nn.init.zeros_(theirs.get_parameter("bias_hh_l0"))
     x = torch.rand(2, 6, 3, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(ours(x), theirs(x)[0])
 

@@ -36,7 +36,7 @@ def test_a_table_has_a_column_that_says_whose(tmp_path: Path) -> None:
 
 def test_the_user_names_the_columns(tmp_path: Path) -> None:
     text = rows("age,who,ill,size,note", "40,a,no,1.5,x", "50,a,yes,1.6,y", "60,a,no,1.7,z")
-    keys = {"client_column": "who", "label_column": "ill"}
+    keys: dict[str, Any] = {"client_column": "who", "label_column": "ill"}
     assert table(tmp_path, text, columns="size, age", **keys).x.tolist() == [
         pytest.approx([1.5, 40]),
         pytest.approx([1.6, 50]),

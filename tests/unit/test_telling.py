@@ -1,12 +1,21 @@
 """Rounds in words."""
 
-from typing import Any
-
-from bouquet.storage.events import telling
+from bouquet.storage.events import Event, Failure, telling
 
 
-def event(round_: int, *, failed: int = 0, **metrics: float) -> dict[str, Any]:
-    return {"round": round_, "seconds": 1.5, "metrics": metrics, "failures": failed * ["why"]}
+def event(round_: int, *, failed: int = 0, **metrics: float) -> Event:
+    return {
+        "round": round_,
+        "stage": "fedavg",
+        "seconds": 1.5,
+        "timing": {},
+        "nodes": {},
+        "clients": [],
+        "failures": [Failure(client="a", reason="why")] * failed,
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "metrics": dict(metrics),
+    }
 
 
 def test_a_round_without_evaluation_shows_what_was_last_known_and_when() -> None:

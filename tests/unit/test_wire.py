@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def test_no_two_threads_read_arrays_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     record = pack({"a": torch.zeros(1), "b": torch.zeros(1)})
     inside, most, load = threading.Semaphore(0), [], np.load
 
-    def slow_load(*args: object, **keys: object) -> object:
+    def slow_load(*args: Any, **keys: Any) -> object:
         inside.release()
         most.append(inside._value)
         time.sleep(0.01)

@@ -1,0 +1,75 @@
+"""Keys that are right on their own and do not go together."""
+
+from typing import TYPE_CHECKING
+
+from bouquet.core.errors import BadInput
+from bouquet.strategies.afl import Agnostic
+from bouquet.strategies.registry import SCHEMES, find
+
+if TYPE_CHECKING:
+    from bouquet.settings import JoinConfig, RunConfig
+
+
+def check_local_work(run: "RunConfig", default_steps: int) -> None:
+    """Local work is so many steps or so many passes; the steps nobody asked for give way."""
+    if run.local_epochs and run.local_steps not in (0, default_steps):
+        raise BadInput(
+            "Set local-steps or local-epochs, not both: they are "
+            f"{run.local_steps} and {run.local_epochs}."
+        )
+    if not run.local_epochs and not run.local_steps:
+        raise BadInput("local-steps and local-epochs are both 0: one of them must be positive.")
+
+
+def check_schedule(run: "RunConfig", rounds: int = 0) -> None:
+    """The step size's course must fit into the rounds of a stage; without, of the run."""
+    if run.lr_schedule == "exponential" and not run.lr_decay:
+        raise BadInput(
+            "lr-decay must be positive with lr-schedule 'exponential': the rounds until the rate "
+            "is halved, not 0."
+        )
+    rounds = rounds or run.rounds
+    if run.warmup and run.warmup >= rounds:
+        raise BadInput(f"warmup must be less than the {rounds} rounds there are, not {run.warmup}.")
+
+
+def check_averaging(run: "RunConfig") -> None:
+    """Only what averages can average otherwise."""
+    scheme = find(run.scheme)()
+    learned = isinstance(scheme.assembled(), Agnostic)
+    if scheme.averages and not (run.weights == "agnostic" and learned):
+        return
+    averaging = ", ".join(name for name, one in SCHEMES.items() if one().averages)
+    if run.weights == "agnostic":
+        raise BadInput(
+            f"weights must not be 'agnostic' for {run.scheme}; it goes with the schemes that "
+            f"average and are not agnostic themselves: {averaging}."
+        )
+    if (run.server_optimizer, run.server_lr) != ("mean", 1.0) and not scheme.averages:
+        raise BadInput(
+            f"server-optimizer must be 'mean' and server-lr 1 for {run.scheme}, whose server does "
+            f"not average; others go with {averaging}."
+        )
+
+
+def check_decay(run: "RunConfig") -> None:
+    """A scheme that takes no gradient steps would decay nothing."""
+    scheme = find(run.scheme)
+    own = f"whose own is {scheme.decay}" if scheme.decay else "whose clients take no gradient steps"
+    for name in ("weight_decay", "decoupled_weight_decay"):
+        if getattr(run, name) and not scheme.descends:
+            raise BadInput(
+                f"{name.replace('_', '-')} must be 0 for {run.scheme}, {own}, "
+                f"not {getattr(run, name):g}."
+            )
+
+
+def check_join(join: "JoinConfig", run: "RunConfig") -> None:
+    """Clients can only come late to a run that lasts, and to a scheme that has clients."""
+    if join.clients and join.round > run.rounds:
+        raise BadInput(
+            f"join.round must be at most rounds, {run.rounds}, or 0 for after training, "
+            f"not {join.round}."
+        )
+    if join.clients and find(run.scheme).pooled:
+        raise BadInput(f"join.clients must be 0 for {run.scheme}, not {join.clients}.")

@@ -1,0 +1,100 @@
+"""What a client works with in a round, and the one way it takes gradient steps."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from bouquet.core.descent import Sgd, Step, descend
+from bouquet.core.task import Batch, Task
+from bouquet.core.trees import Tree
+
+Point = TypeVar("Point", bound=Tree | tuple[Any, ...])
+S = TypeVar("S", bound=Step)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client is given to work with in a round.
+
+    Parameters
+    ----------
+    task : Task
+        Model and loss.
+    sgd : Sgd
+        Step size and its kin.
+    batches : sequence of Batch
+        The round's minibatches: as many as the scheme draws, else one a local step.
+    steps : int
+        Local steps; 0 where passes over the data are counted instead.
+    round : int
+        The round's number, from 1.
+    luck : float
+        A number from 0 to 1, drawn anew for every client and round, for schemes whose
+        clients do a random part of the work. Clients that train together have the same.
+    watch : callable, optional
+        Told of every step: the points before and after it, and its batch.
+    """
+
+    task: Task
+    sgd: Sgd
+    batches: Sequence[Batch]
+    steps: int = 0
+    round: int = 1
+    luck: float = 0.0
+    watch: Callable[[Any, Any, Any], None] | None = None
+
+    @property
+    def local_batches(self) -> Sequence[Batch]:
+        """The batches of the local steps, where a scheme draws more."""
+        return self.batches[: self.steps] if self.steps else self.batches
+
+    def some_batches(self, steps: int) -> Sequence[Batch]:
+        """The first so many batches; 0 for those of the local steps."""
+        return self.batches[:steps] if steps else self.local_batches
+
+    def descend(
+        self,
+        objective: Callable[[Point, S], Tensor],
+        point: Point,
+        batches: Sequence[S],
+        *,
+        lr: float = 0.0,
+        rates: Mapping[str, float] | None = None,
+        hold: Sequence[str] = (),
+        project: Callable[[Point], Point] | None = None,
+    ) -> Point:
+        """Take a gradient step for each batch, all parts moving from the same point.
+
+        Parameters
+        ----------
+        objective : callable
+            Of a point and a batch; autograd differentiates it in all that moves.
+        point : Tree, or a record of trees and tensors
+            Where to start; left untouched.
+        batches : sequence
+            One a step.
+        lr : float
+            Step size; 0 for the run's.
+        rates : mapping of str to float, optional
+            Step sizes of single fields of a record.
+        hold : sequence of str
+            Fields of a record that rest.
+        project : callable, optional
+            Applied after every step, for example to stay in [0, 1].
+        """
+        sgd = replace(self.sgd, lr=lr) if lr else self.sgd
+        if isinstance(point, dict):
+            moving: Any = None
+        else:
+            moving = tuple(name for name in point._fields if name not in hold)  # type: ignore[attr-defined]
+        stretches = [batches] if self.watch is None else [[batch] for batch in batches]
+        for stretch in stretches:
+            before = point
+            point = descend(
+                objective, point, stretch, sgd, moving=moving, rates=rates, project=project
+            )
+            if self.watch is not None:
+                self.watch(before, point, stretch[0])
+        return point

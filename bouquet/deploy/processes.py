@@ -1,0 +1,36 @@
+"""Processes and ports on this machine."""
+
+import os
+import signal
+import socket
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from bouquet.deploy.commands import HOST
+
+
+def end(process: "subprocess.Popen[bytes]", how: signal.Signals) -> None:
+    """Send a signal to a process and those it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, how)
+
+
+def end_strays(home: Path) -> None:
+    """Kill what a process of ours left behind, told by the home we gave it.
+
+    Flower puts apps in sessions of their own, where they watch for their parent's end, but take
+    a parent that nobody has buried for alive. Where there is no /proc, that watch must do.
+    """
+    mark = f"FLWR_HOME={home}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+def free_port() -> int:
+    """A port nobody uses."""
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        return int(listener.getsockname()[1])

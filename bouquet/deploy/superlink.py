@@ -1,0 +1,195 @@
+"""A SuperLink and its nodes as processes of this machine, which speak gRPC over TLS.
+
+Every process is in a session of its own, so that whatever it started can be ended with it.
+"""
+
+import hashlib
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+from bouquet.core.errors import RunFailed
+from bouquet.deploy.bundle import bundle
+from bouquet.deploy.certificates import make_certificates, make_node_key
+from bouquet.deploy.commands import (
+    HOST,
+    Host,
+    environment,
+    link_command,
+    node_command,
+    node_environment,
+)
+from bouquet.deploy.processes import end, end_strays, free_port
+from bouquet.flower.private import (
+    ADMITTED,
+    ControlHttpClient,
+    Fab,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    RuntimeVersionHttpInterceptor,
+    StartRunRequest,
+    fab_to_proto,
+    public_key_to_bytes,
+    user_config_to_proto,
+)
+from bouquet.settings import Settings
+
+
+@dataclass
+class Deployment:
+    """A SuperLink and its nodes.
+
+    Parameters
+    ----------
+    private : Path
+        A folder that only its owner can read: keys, certificates, the SuperLink's database.
+    logs : Path
+        What every process says, a file each.
+    """
+
+    private: Path
+    logs: Path
+    fleet: str = ""
+    control: str = ""
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def start_link(self) -> None:
+        """Start the SuperLink, and wait until it answers."""
+        if not (self.private / "ca.pem").exists():
+            make_certificates(self.private, [HOST, "localhost"])
+            self.fleet, self.control = f"{HOST}:{free_port()}", f"{HOST}:{free_port()}"
+        command = link_command(self.private, self.fleet, self.control)
+        self.launch("superlink", command, environment(self.private / "superlink"))
+        for address in (self.fleet, self.control):
+            self._wait_for(address)
+
+    def start_node(self, host: Host) -> None:
+        """Start a node, with a key that the SuperLink is told of the first time."""
+        host.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = self.private / f"{host.name}.key"
+        if not key.exists():
+            make_node_key(key)
+            self.register(key.with_name(f"{key.name}.pub"))
+        ca = self.private / "ca.pem"
+        command = node_command(host, self.fleet, ca, key, free_port())
+        self.launch(host.name, command, node_environment(self.private / host.name, host))
+
+    def register(self, public_key: Path) -> None:
+        """Let the node with this key in."""
+        key: Any = load_ssh_public_key(public_key.read_bytes())
+        with self._client() as client:
+            client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key)))
+
+    def start_run(self, settings: Settings) -> int:
+        """Hand the app to the SuperLink; returns Flower's number of the run."""
+        content = bundle()
+        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+        keys = user_config_to_proto(dict(settings.flat()))
+        with self._client() as client:
+            request = StartRunRequest(fab=fab_to_proto(fab), override_config=keys)
+            return int(client.StartRun(request).run_id)
+
+    def ended(self, run: int) -> str | None:
+        """How a run ended: empty for well, else why not; None if it goes on."""
+        link = self.processes["superlink"]
+        if link.poll() is not None:
+            return f"the SuperLink ended with {link.returncode}"
+        with self._client() as client:
+            status = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        if status.status != "finished":
+            return None
+        return "" if status.sub_status == "completed" else status.details or status.sub_status
+
+    def launch(self, name: str, command: Sequence[str], words: Mapping[str, str]) -> None:
+        """Start a process that writes to a log of its own."""
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with open(self.logs / f"{name}.log", "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command,
+                env=words,
+                cwd=self.private,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def admit(self, hosts: Sequence[Host]) -> None:
+        """Start nodes, again where it must be, until the SuperLink lets them in.
+
+        A SuperNode gives up when it starts slowly, as on a busy machine; and the key of one that
+        was killed is refused until a minute after its last sign of life.
+        """
+        limit = time.monotonic() + 120.0
+        known = {host: self._admissions(host) for host in hosts}
+        while waiting := [host for host in hosts if self._admissions(host) == known[host]]:
+            if time.monotonic() > limit:
+                name = waiting[0].name
+                raise RunFailed(f"{name} was not let in; see {self.logs / name}.log.")
+            for host in waiting:
+                self.keep_alive(host)
+            time.sleep(0.2)
+
+    def keep_alive(self, host: Host) -> None:
+        """Start a node that does not run."""
+        if host.name not in self.processes or self.processes[host.name].poll() is not None:
+            self.start_node(host)
+
+    def _admissions(self, host: Host) -> int:
+        log = self.logs / f"{host.name}.log"
+        return log.read_text("utf-8").count(ADMITTED) if log.exists() else 0
+
+    def kill(self, name: str) -> None:
+        """End a process and all it started, as a power cut would."""
+        process = self.processes.pop(name)
+        end(process, signal.SIGKILL)
+        process.wait()
+        end_strays(self.private / name)
+
+    def stop(self) -> None:
+        """End every process, gently first."""
+        nodes = [process for name, process in self.processes.items() if name != "superlink"]
+        for process in [*nodes, *self.processes.values()]:
+            end(process, signal.SIGTERM)
+        limit = time.monotonic() + 5.0
+        for process in self.processes.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, limit - time.monotonic()))
+            end(process, signal.SIGKILL)
+            process.wait()
+        for name in self.processes:
+            end_strays(self.private / name)
+        self.processes.clear()
+
+    @contextmanager
+    def _client(self) -> Iterator[ControlHttpClient]:
+        client = ControlHttpClient.from_server_address(
+            self.control,
+            insecure=False,
+            root_certificates=(self.private / "ca.pem").read_bytes(),
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+        try:
+            yield client
+        except Exception as error:  # a refusal, or no answer at all
+            raise RunFailed(f"The SuperLink does not do as asked: {error}") from error
+        finally:
+            client.close()
+
+    def _wait_for(self, address: str) -> None:
+        host, _, port = address.partition(":")
+        limit = time.monotonic() + 60.0
+        while True:
+            with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+                return
+            if self.processes["superlink"].poll() is not None or time.monotonic() > limit:
+                raise RunFailed(f"The SuperLink did not start; see {self.logs / 'superlink.log'}.")
+            time.sleep(0.1)

@@ -1,0 +1,249 @@
+"""What a web page shows of runs, in portions of a size for a screen."""
+
+import base64
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bouquet.storage.events import Event, Host
+from bouquet.storage.history import Line, latest, of_client, spreads
+from bouquet.storage.runs import Run, labels, number, stage_starts
+
+T = TypeVar("T")
+
+# What a screen can show: more points than that are thinned out.
+MOST_POINTS = 400
+MOST_CELLS = 400
+MOST_FAILURES = 200
+MOST_NAMES = 8  # of a node's clients
+MEASURES = tuple(
+    f"{whose}_{what}{end}"
+    for whose in ("shared", "personal")
+    for what in ("accuracy", "loss")
+    for end in ("", "_p10", "_p90")
+)
+
+
+def overview(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
+    """A line for each run."""
+    names = labels(list(runs.values()))
+    return [_line(name, label, run) for (name, run), label in zip(runs.items(), names, strict=True)]
+
+
+def _line(name: str, label: str, run: Run) -> dict[str, Any]:
+    judged = [event["metrics"] for event in run.events if event["metrics"]]
+    metrics = judged[-1] if judged else {}
+    return {
+        "name": name,
+        "label": label,
+        "scheme": run.scheme,
+        "data": run.data,
+        "seed": run.seed,
+        "state": run.state(),
+        "round": run.done,
+        "rounds": run.rounds,
+        "left": run.seconds_left() if run.state() == "running" else None,
+        "silent": time.time() - run.seen,
+        **{key: number(metrics.get(key)) for key in MEASURES[::3]},
+    }
+
+
+def details(run: Run) -> dict[str, Any]:
+    """All that a page shows of one run at once; its history may take longer to read."""
+    clients = _clients(run)
+    return {
+        "curve": _curve(run.events),
+        "stages": stage_starts(run),
+        "cost": _cost(run.events),
+        "clients": clients,
+        "nodes": _nodes(run),
+        "participation": _participation(run, clients),
+        "failures": _failures(run)[-MOST_FAILURES:],
+        "failed": sum(len(event["failures"]) for event in run.events),
+    }
+
+
+def history_details(run: Run, lines: Sequence[Line]) -> dict[str, Any]:
+    """What the clients' history adds: how what is personal is spread, and the newest numbers."""
+    return {"spreads": spreads(_thin(lines)), "clients": _clients(run, lines)}
+
+
+def client_details(run: Run, client: str, lines: Sequence[Line] = ()) -> dict[str, Any] | None:
+    """One client's rounds, and its line of the table; nothing for a stranger."""
+    row = next((row for row in _clients(run, lines) if row["client"] == client), None)
+    if row is None:
+        return None
+    return {
+        "row": row,
+        "course": of_client(_thin([line for line in lines if client in line.clients]), client),
+        "trained": [event["round"] for event in run.events if client in event["clients"]],
+        "failures": [failure for failure in _failures(run) if failure["client"] == client],
+    }
+
+
+def _thin(rounds: Sequence[T]) -> list[T]:
+    """At most so many rounds, evenly spaced, the last among them."""
+    step = -(-len(rounds) // MOST_POINTS) or 1
+    return list(rounds[::-1][::step][::-1])
+
+
+def _curve(events: Sequence[Event]) -> dict[str, list[float | None]]:
+    """The measures over the rounds that have any."""
+    judged = _thin([event for event in events if event["metrics"]])
+    curve: dict[str, list[float | None]] = {"round": [event["round"] for event in judged]}
+    for name in MEASURES:
+        values = [number(event["metrics"].get(name)) for event in judged]
+        if any(value is not None for value in values):
+            curve[name] = values
+    return curve
+
+
+def _cost(events: Sequence[Event]) -> dict[str, list[float]]:
+    """Bytes and seconds of a round; where rounds are thinned out, of the mean round."""
+    step = -(-len(events) // MOST_POINTS) or 1
+    groups = [events[first : first + step] for first in range(0, len(events), step)]
+    cost: dict[str, list[float]] = {"round": [group[-1]["round"] for group in groups]}
+    for name in ("bytes_up", "bytes_down"):
+        cost[name] = [
+            _mean([number(event.get(name)) or 0.0 for event in group]) for group in groups
+        ]
+    for group in groups:
+        for name, value in _mean_parts([_seconds(event) for event in group]).items():
+            cost.setdefault(name, []).append(value)
+    return cost
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _mean_parts(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: _mean([part[name] for part in parts]) for name in parts[0]}
+
+
+def _seconds(event: Event) -> dict[str, float]:
+    """Where a round's time went; what the slowest node cannot explain was waiting."""
+    timing = event["timing"]
+    known = {
+        name: number(timing.get(name)) or 0.0 for name in ("training", "evaluation", "aggregation")
+    }
+    took = number(event.get("seconds")) or 0.0
+    return known | {"waiting": max(0.0, took - sum(known.values()))}
+
+
+def _clients(run: Run, lines: Sequence[Line] = ()) -> list[dict[str, Any]]:
+    """A row a client: what the run's table says, and what its log and history add.
+
+    The table is there when a run has ended; until then, the history is all there is.
+    """
+    rows: dict[str, dict[str, Any]] = {str(row["client"]): dict(row) for row in run.clients}
+    ended = run.state() == "finished"
+    for client, numbers in latest(lines).items():
+        row = rows.setdefault(client, {"client": client})
+        # A table of a run that goes on is from before it was resumed.
+        rows[client] = row | {k: v for k, v in numbers.items() if not (ended and k in row)}
+    seen: dict[str, tuple[int, int]] = {}
+    for event in run.events:
+        for client in event["clients"]:
+            seen[client] = (seen.get(client, (0, 0))[0] + 1, event["round"])
+    failed = Counter(failure["client"] for failure in _failures(run))
+    for client in sorted({*rows, *seen, *failed}):
+        row = rows.setdefault(client, {"client": client})
+        shared, own = row.get("shared_accuracy"), row.get("personal_accuracy")
+        if isinstance(shared, float) and isinstance(own, float):
+            row["change"] = own - shared
+        row["trained"], row["last_seen"] = seen.get(client, (0, None))
+        row["failures"] = failed[client]
+    return [rows[client] for client in sorted(rows)]
+
+
+def _nodes(run: Run) -> list[dict[str, Any]]:
+    """A row a node: whom it hosts, when it was last heard of, how often in vain.
+
+    Nodes are numbered anew when one comes; Flower's id tells which is which.
+    """
+    hosts: dict[str, Host] = {}
+    seen: dict[str, dict[str, Any]] = {}
+    for event in run.events:
+        hosts = event.get("hosts") or hosts
+        for node, seconds in event["nodes"].items():
+            flower_id = hosts[node]["id"] if node in hosts else "None"
+            contact = seen.setdefault(flower_id, {"asked": 0, "missed": 0, "work": 0.0})
+            contact["asked"] += 1
+            if seconds is None:
+                contact["missed"] += 1
+            else:
+                contact["work"] += number(seconds) or 0.0
+                contact["last_seen"], contact["time"] = event["round"], number(event.get("time"))
+    failed = Counter(failure["client"] for failure in _failures(run))
+    return [
+        _node(node, host, seen.get(str(host.get("id")), {}), failed) for node, host in hosts.items()
+    ]
+
+
+def _node(
+    node: str, host: Mapping[str, Any], seen: Mapping[str, Any], failed: Mapping[str, int]
+) -> dict[str, Any]:
+    hosted = host.get("clients")
+    clients = [str(client) for client in hosted] if isinstance(hosted, list) else []
+    answered = seen.get("asked", 0) - seen.get("missed", 0)
+    return {
+        "node": node,
+        "id": str(host.get("id")),
+        "clients": len(clients),
+        "names": clients[:MOST_NAMES],
+        "last_seen": seen.get("last_seen"),
+        "time": seen.get("time"),
+        "seconds": seen["work"] / answered if answered else None,
+        "missed": seen.get("missed", 0),
+        "failures": sum(failed.get(client, 0) for client in clients),
+    }
+
+
+def _failures(run: Run) -> list[dict[str, Any]]:
+    return [
+        {
+            "round": event["round"],
+            "client": str(failure.get("client", "?")),
+            "reason": str(failure.get("reason", "?")),
+        }
+        for event in run.events
+        for failure in event["failures"]
+        if isinstance(failure, dict)
+    ]
+
+
+def _participation(run: Run, clients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Clients x rounds, thinned out to what a screen can show.
+
+    A cell is 0 to 200 by the share of its clients and rounds that trained, or 255 where
+    one failed.
+    """
+    ids = [row["client"] for row in clients]
+    tall, wide = min(len(ids), MOST_CELLS), min(len(run.events), MOST_CELLS)
+    row_of = {client: number * tall // len(ids) for number, client in enumerate(ids)}
+    trained, failed = np.zeros((2, max(1, tall), max(1, wide)))
+    for number_, event in enumerate(run.events):
+        column = number_ * wide // len(run.events)
+        rows = [row_of[client] for client in event["clients"] if client in row_of]
+        np.add.at(trained, (rows, column), 1)
+        broken = [one.get("client") for one in event["failures"] if isinstance(one, dict)]
+        rows = [row_of[client] for client in broken if client in row_of]
+        np.add.at(failed, (rows, column), 1)
+    heights = np.bincount(np.arange(len(ids)) * tall // max(1, len(ids)), minlength=max(1, tall))
+    widths = np.bincount(
+        np.arange(len(run.events)) * wide // max(1, len(run.events)), minlength=max(1, wide)
+    )
+    share = trained / np.maximum(1, np.outer(heights, widths))
+    cells = np.where(failed > 0, 255, np.clip(200 * share, 0, 200)).astype(np.uint8)
+    return {
+        "clients": len(ids),
+        "first": run.events[0]["round"] if run.events else 0,
+        "last": run.done,
+        "width": wide,
+        "height": tall,
+        "cells": base64.b64encode(cells.tobytes()).decode(),
+    }

@@ -1,0 +1,149 @@
+"""What a run is put together from before its rounds: settings, clients, a strategy a stage."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bouquet.core.errors import BadInput
+from bouquet.core.task import Task
+from bouquet.core.trees import Tree, flatten, unflatten
+from bouquet.problem import make_task
+from bouquet.server_app.membership import Roster
+from bouquet.server_app.strategy import SchemeStrategy
+from bouquet.settings import Settings
+from bouquet.stages import Stage
+from bouquet.storage.files import BadFile
+from bouquet.storage.runfolder import Checkpoint
+
+# Seconds to wait for a device where the user sets no limit.
+DEPLOYED_TIMEOUT = 600.0
+
+
+def for_nodes(settings: Settings, engine: str) -> Settings:
+    """Settings as nodes are told them, with the store the engine chooses if the user did not.
+
+    Devices are told no path of the server's, and a device that is gone is not waited for forever.
+    """
+    if engine == "grpc":
+        check_deployable(settings)
+        hidden = replace(settings, data=replace(settings.data, path=""))
+        timeout = settings.run.round_timeout or DEPLOYED_TIMEOUT
+        return hidden.with_run(store="disk", out="", state_dir="", round_timeout=timeout)
+    if settings.run.store != "auto":
+        return settings
+    return settings.with_run(store="memory" if engine == "inline" else "disk")
+
+
+def check_deployable(settings: Settings) -> None:
+    """Refuse what devices cannot or must not do."""
+    if any(settings.in_stage(stage).scheme.pooled for stage in settings.stages):
+        raise BadInput(
+            "scheme must not be 'centralized' in a deployment: the data stay on the devices."
+        )
+    if settings.run.store not in ("auto", "disk"):
+        raise BadInput(
+            f"store must be 'disk' in a deployment, not {settings.run.store!r}: a device's memory "
+            "does not outlive a message."
+        )
+
+
+def hold_back_newcomers(settings: Settings, roster: Roster) -> None:
+    """Keep newcomers away until their round, or until training is over."""
+    join = settings.join
+    if join.clients >= len(roster.clients):
+        raise BadInput(
+            f"join.clients must be less than {len(roster.clients)}, the number of clients, "
+            f"not {join.clients}."
+        )
+    roster.hold_back(join.clients, join.round or settings.run.rounds + 1)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What every stage's strategy is made of.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the whole run, as nodes are told them.
+    roster : Roster
+        The clients, who have introduced themselves by the time a strategy is made.
+    states, predictors : Path
+        Where simulated nodes keep personal state and write final models; on a device, ``states``
+        is the run's name.
+    diagnostics : Path, optional
+        Where simulated nodes write numbers about personal states.
+    """
+
+    settings: Settings
+    roster: Roster
+    states: Path
+    predictors: Path
+    diagnostics: Path | None = None
+
+    def strategy(
+        self, stage: Stage, warm: Tree | None = None, saved: Checkpoint | None = None
+    ) -> SchemeStrategy:
+        """A stage's strategy, from the weights the stage before left or from a checkpoint."""
+        settings, facts = self.settings.in_stage(stage), self.roster.facts
+        assert facts is not None  # a roster that was updated has met a node
+        task = make_task(settings, facts.input_shape, facts.classes, facts.init)
+        _check_sample(settings, self.roster)
+        if warm:
+            # A part that only this stage's model has, such as an adapter, starts as it would.
+            start = {name: warm.get(name, value) for name, value in task.initial.items()}
+            task = replace(task, initial=start)
+        return SchemeStrategy(
+            settings,
+            task,
+            self.roster,
+            str(self.states / state_folder(self.settings, stage)),
+            str(self.predictors),
+            None if saved is None else _restored(settings, task, saved.server),
+            stage,
+            warm=bool(warm),
+            outcomes_dir=str(self.predictors.with_name("outcomes")),
+            diagnostics_dir=str(self.diagnostics or ""),
+        )
+
+
+def state_folder(settings: Settings, stage: Stage) -> str:
+    """The folder of a stage's personal state: that of the stage before where it is of one kind.
+
+    What a stateless stage leaves is nobody's start, so the next one has a folder of its own.
+    """
+    folder = ""
+    before: tuple[str, ...] | None = None
+    for earlier in settings.stages[: stage.number]:
+        chosen = settings.in_stage(earlier)
+        kind = (chosen.scheme.state_kind, chosen.split)
+        if before is not None and kind != before:
+            folder = f"stage{earlier.number}"
+        before = () if chosen.scheme.stateless else kind
+    return folder
+
+
+def _check_sample(settings: Settings, roster: Roster) -> None:
+    count, there = settings.run.clients_per_round, len(roster.present(1))
+    if count > there:
+        raise BadInput(
+            f"clients-per-round must be at most {there}, the number of clients, not {count}."
+        )
+
+
+def _restored(settings: Settings, task: Task, saved: Tree) -> Any:
+    """The server's state a checkpoint holds, or a refusal of one that is another model's.
+
+    What grows with the clients, such as a graph or a client's own model, may be of any size.
+    """
+    scheme = settings.scheme
+    fresh = flatten(scheme.init_server(task))
+    for name, value in fresh.items():
+        there = saved.get(name, torch.zeros(0, dtype=torch.bool))
+        fits = (there.dtype, there.ndim) == (value.dtype, value.ndim)
+        if not fits or ("/" in name and there.shape != value.shape):
+            raise BadFile(f"The checkpoint does not fit the run's model (see {name}).")
+    server: Any = unflatten(scheme.records.server, saved)
+    return server

@@ -1,0 +1,192 @@
+"""What a run tells of itself: a round's event, the clients' history and table, the summary."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bouquet.core.trees import sha256
+from bouquet.server_app.membership import Client, Roster, by_node
+from bouquet.server_app.report import Report
+from bouquet.server_app.strategy import SchemeStrategy
+from bouquet.storage.events import Event, Failure, Host, Metrics
+
+# A client's numbers by measure.
+Numbers = Mapping[str, float]
+Row = dict[str, Any]
+
+MEASURES = ("shared_accuracy", "shared_loss", "personal_accuracy", "personal_loss")
+
+
+def event_of(stage: str, round_: int, trained: Report) -> Event:
+    """A round's event, as far as its training goes."""
+    return {
+        "version": 1,
+        "round": round_,
+        "stage": stage,
+        "seconds": 0.0,
+        "timing": trained.seconds,
+        "nodes": {str(node): seconds for node, seconds in trained.nodes.items()},
+        "clients": trained.clients,
+        "failures": _failures(trained),
+        "bytes_up": trained.bytes_up,
+        "bytes_down": trained.bytes_down,
+        "evaluated": 0,
+        "metrics": {},
+    }
+
+
+def add_evaluation(event: Event, roster: Roster, evaluated: Report) -> None:
+    """Add an evaluation of all clients, with the models they have after the round, to its event."""
+    event["timing"]["evaluation"] = evaluated.seconds.get("evaluation", 0.0)
+    event["failures"] += _failures(evaluated)
+    event["bytes_up"] += evaluated.bytes_up
+    event["bytes_down"] += evaluated.bytes_down
+    for node, seconds in evaluated.nodes.items():
+        both = (event["nodes"].get(str(node)), seconds)
+        spent = [part for part in both if part is not None]
+        event["nodes"][str(node)] = sum(spent) if spent else None
+    event["evaluated"] = len(evaluated.scores)
+    event["metrics"] = _means(roster, evaluated.scores)
+    late = {c: numbers for c, numbers in evaluated.scores.items() if roster.clients[c].joins}
+    if late:
+        event["newcomers"] = _means(roster, late)
+
+
+def hosts(roster: Roster) -> dict[str, Host]:
+    """Which clients live where."""
+    return {
+        str(group[0].place): {"id": str(node), "clients": [client.id for client in group]}
+        for node, group in by_node(roster.clients.values()).items()
+    }
+
+
+def history_line(
+    round_: int, scores: Mapping[str, Numbers], diagnostics: Mapping[str, Numbers]
+) -> dict[str, Any]:
+    """What every client that was evaluated did in a round, column by column."""
+    clients = sorted(scores)
+    rows = [{**scores[client], **diagnostics.get(client, {})} for client in clients]
+    names = [*MEASURES, *dict.fromkeys(name for row in rows for name in row)]
+    columns = {name: [_short(row.get(name)) for row in rows] for name in names}
+    known = {n: values for n, values in columns.items() if any(v is not None for v in values)}
+    return {"version": 1, "round": round_, "clients": clients, **known}
+
+
+def client_rows(
+    roster: Roster, scores: Mapping[str, Numbers], diagnostics: Mapping[str, Numbers]
+) -> list[Row]:
+    """The table of clients; where some come late, with the round they came in."""
+    rows = []
+    late = any(client.joins for client in roster.clients.values())
+    for client in sorted(roster.clients.values(), key=lambda one: one.id):
+        measured = scores.get(client.id, {})
+        rows.append(
+            {
+                "client": client.id,
+                "node": client.place,
+                "train_examples": client.train_examples,
+                "test_examples": client.test_examples,
+                **({"joined": client.joins} if late else {}),
+                **{name: measured[name] for name in MEASURES if name in measured},
+                **diagnostics.get(client.id, {}),
+            }
+        )
+    return rows
+
+
+def summary_of(
+    strategy: SchemeStrategy,
+    engine: str,
+    events: Sequence[Event],
+    rows: Sequence[Row],
+    adaptation: Sequence[Report],
+) -> dict[str, Any]:
+    """How a run ended, as ``summary.json`` has it."""
+    run = strategy.settings.run
+    summary: dict[str, Any] = {
+        "version": 1,
+        "scheme": strategy.settings.scheme.name,
+        "engine": engine,
+        "seed": run.seed,
+        "rounds": run.rounds,
+        "clients": len(rows),
+        "seconds": sum(event["seconds"] for event in events),
+        "bytes_up": sum(event["bytes_up"] for event in events),
+        "bytes_down": sum(event["bytes_down"] for event in events),
+        "failures": sum(len(event["failures"]) for event in events),
+    }
+    gains = [_gain(row) for row in rows]
+    summary["helped"] = sum(gain > 0 for gain in gains)
+    summary["hurt"] = sum(gain < 0 for gain in gains)
+    summary |= _spreads(strategy.roster, rows)
+    late = [row for row in rows if row.get("joined")]
+    if late:
+        summary["newcomers"] = {
+            "clients": [row["client"] for row in late],
+            "joined": late[0]["joined"],
+            **_spreads(strategy.roster, late),
+            "others": _spreads(strategy.roster, [row for row in rows if not row["joined"]]),
+            "adaptation": [_means(strategy.roster, report.scores) for report in adaptation],
+        }
+    summary["shared_sha256"] = sha256(strategy.shared)
+    return summary
+
+
+def _failures(report: Report) -> list[Failure]:
+    return [{"client": client, "reason": reason} for client, reason in report.failures.items()]
+
+
+def _short(value: float | None) -> float | None:
+    """As many digits as a chart or a table can use: a long run's history is large."""
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _means(roster: Roster, scores: Mapping[str, Numbers]) -> Metrics:
+    means: Metrics = {}
+    for name in MEASURES:
+        spread = _spread([(roster.clients[c], s[name]) for c, s in scores.items() if name in s])
+        if spread:
+            means[name] = spread["mean"]
+            means |= {f"{name}_{end}": spread[end] for end in ("p10", "p90")}
+    return means
+
+
+def _spread(values: Sequence[tuple[Client, float]]) -> dict[str, float]:
+    """How a measure is spread over clients; ``weighted`` is by their test examples."""
+    if not values:
+        return {}
+    numbers = np.array([value for _, value in values])
+    sizes = np.array([client.test_examples for client, _ in values])
+    with np.errstate(over="ignore", invalid="ignore"):  # a loss may have exploded
+        return {
+            "mean": float(numbers.mean()),
+            "weighted": float(np.average(numbers, weights=sizes)),
+            "std": float(numbers.std()),
+            "p10": float(np.percentile(numbers, 10)),
+            "p90": float(np.percentile(numbers, 90)),
+            "min": float(numbers.min()),
+            "max": float(numbers.max()),
+        }
+
+
+def _spreads(roster: Roster, rows: Sequence[Row]) -> dict[str, Any]:
+    """How the shared and the personal models do on clients' own test data."""
+    spreads: dict[str, Any] = {"shared": {}, "personal": {}}
+    for whose, by_measure in spreads.items():
+        for what in ("accuracy", "loss"):
+            name = f"{whose}_{what}"
+            measured = [(roster.clients[row["client"]], row[name]) for row in rows if name in row]
+            if measured:
+                by_measure[what] = _spread(measured)
+    return spreads
+
+
+def _gain(row: Row) -> float:
+    """How much better the personal model does than the shared one, by accuracy or else by loss."""
+    if "personal_accuracy" in row and "shared_accuracy" in row:
+        return float(row["personal_accuracy"] - row["shared_accuracy"])
+    if "personal_loss" in row and "shared_loss" in row:
+        return float(row["shared_loss"] - row["personal_loss"])
+    return math.nan

@@ -156,8 +156,7 @@ def _walk(
         hash(value)
     except TypeError:
         if is_dataclass(value):
-            kind: Hashable = type(value)
-            note(kind)
+            note(Same(type(value)))
             return watch(value)
         value_key: Hashable = Same(value)
     else:

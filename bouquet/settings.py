@@ -148,8 +148,9 @@ class RunConfig:
     )
     cohort: str = key(
         "auto",
-        "train a node's clients as one computation or one by one",
-        choices=("auto", "vmap", "loop"),
+        "train a node's clients as one computation, one by one, or one by one with the steps "
+        "compiled (needs a C++ compiler; pays in long runs)",
+        choices=("auto", "vmap", "loop", "compiled"),
     )
     cohort_chunk: int = key(0, "most clients in one computation; 0 = by the model's size", low=0)
     out: str = key("", "the run's folder; empty = a new one under runs/")

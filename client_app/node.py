@@ -118,7 +118,7 @@ class Node:
                 received,
                 personal,
                 batches,
-                self._how,
+                self.settings.run.cohort,
             )
             valid = finite(upload, len(chunk)) & finite(personal, len(chunk))
             for place, client in enumerate(chunk):
@@ -207,11 +207,13 @@ class Node:
         if adapt >= 0:
             plan = Plan(adapt * run.local_steps, adapt * run.local_epochs, run.batch_size)
             batches = self._batches(clients, plan, "join", round_)
-            own = cohort.newcomers(scheme, work, payload, batches, self._how)
+            own = cohort.newcomers(scheme, work, payload, batches, self.settings.run.cohort)
         elif differ:
             plan = Plan(adapts, 0, run.batch_size)
             batches = self._batches(clients, plan, "adapt", round_)
-            own = cohort.predictors(scheme, work, payload, personal, batches, self._how)
+            own = cohort.predictors(
+                scheme, work, payload, personal, batches, self.settings.run.cohort
+            )
         else:
             own = scheme.predictor(work, payload, Nothing())
         received = scheme.shared(task, payload)
@@ -236,13 +238,6 @@ class Node:
         plan = replace(plan, chance=self.problem.task.draws)
         seeds = (self.settings.run.seed, purpose, round_)
         return gather(data.x, data.y, draw(clients, train, plan, seeds, self.settings.dtype))
-
-    @property
-    def _how(self) -> str:
-        """Whether clients train as one computation."""
-        task, asked = self.problem.task, self.settings.run.cohort
-        apart = self.settings.scheme.alone or task.whole or (asked == "auto" and task.convolves)
-        return "loop" if apart else asked
 
     def _train_examples(self, client: str) -> Tensor:
         """Where a client's training examples are; the pool has everybody's."""

@@ -82,6 +82,19 @@ def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) ->
     return [list(clients[a:b]) for a, b in pairwise(bounds)]
 
 
+def choice(scheme: AnyScheme, task: Task, asked: str) -> str:
+    """How a chunk's clients train, by scheme and model alone: engines must agree to the last bit.
+
+    ``vmap`` is one computation for all. Convolutions gain nothing by it, so their clients train
+    one by one (``loop``), and so do those of models that draw, and states of unequal shapes.
+    """
+    if scheme.alone or task.whole:
+        return "loop"
+    if asked != "auto":
+        return asked
+    return "loop" if task.convolves else "vmap"
+
+
 def update(
     scheme: AnyScheme, work: Work, payload: Any, personal: Any, batches: Batch, how: str
 ) -> tuple[Any, Any]:
@@ -100,7 +113,7 @@ def update(
     batches : Batch
         Their batches, with the axes client, step, place.
     how : str
-        ``vmap``, ``loop``, or ``auto`` for whichever works.
+        ``vmap``, ``loop``, ``compiled``, or ``auto`` for whichever works.
     """
     return _together(scheme.local_update, scheme, work, payload, personal, batches, how)
 
@@ -139,14 +152,16 @@ def _together(
 ) -> tuple[Any, Any]:
     """Do one client's work for all of a chunk."""
     by_client = {name: getattr(payload, name) for name in scheme.payload_rows}
-    work = replace(work, sgd=replace(work.sgd, replay=not work.task.whole))
+    chosen = choice(scheme, work.task, how)
+    recorded = "" if work.task.whole else "compiled" if chosen == "compiled" else "replayed"
+    work = replace(work, sgd=replace(work.sgd, recorded=recorded))
 
     def one_of_many(own: Batch, mine: dict[str, Any], state: Any) -> tuple[Any, Any]:
         sgd = replace(work.sgd, gradient=slope_in_vmap)
         return one(replace(work, batches=steps(own), sgd=sgd), payload._replace(**mine), state)
 
     count = len(batches.active)
-    if how != "loop" and (count > 1 or how == "vmap"):
+    if chosen == "vmap" and (count > 1 or how == "vmap"):
         keep_freed_memory()
         try:
             return vmap(one_of_many)(batches, by_client, personal)

@@ -87,8 +87,9 @@ class Sgd:
         clipping sees (as in AdamW); 0 for none. Decay that is part of the loss is the task's.
     gradient : callable
         ``slope``, or ``slope_in_vmap`` for clients that train together.
-    replay : bool
-        Whether a step is recorded and replayed where it can be (:mod:`bouquet.core.replay`).
+    recorded : str
+        Empty for steps taken as they are; ``replayed`` or ``compiled`` for steps that are recorded
+        first, where they can be (:mod:`bouquet.core.replay`).
     """
 
     lr: float
@@ -96,7 +97,7 @@ class Sgd:
     clip_all: bool = False
     decoupled_decay: float = 0.0
     gradient: Callable[..., Any] = slope
-    replay: bool = False
+    recorded: str = ""
 
 
 def descend(
@@ -157,7 +158,7 @@ def descend(
     parts = parts_of(params)
     if not batches or not any(isinstance(part, Tensor) or part for part in parts):
         return params
-    if sgd.replay:
+    if sgd.recorded:
         with suppress(NotReplayable):
             return whole(_replayed(loss, params, parts, batches, sgd, speeds, project, names))
     # The first step leaves the caller's tensors alone; the next ones may overwrite ours,
@@ -231,6 +232,7 @@ def _replayed(
         (loss, held, project),
         batches,
         key,
+        sgd.recorded == "compiled",
     )
     return _filled(parts, stretch.taken())
 

@@ -1,6 +1,5 @@
 """Making a recorded gradient step shorter, and its update part of it."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ def mutates(module: GraphModule) -> bool:
     return any(_is_mutable(node) for node in module.graph.nodes)
 
 
-def updating(module: GraphModule, moving: int, rates: int) -> Callable[..., Any]:
+def updating(module: GraphModule, moving: int, rates: int) -> GraphModule:
     """A step that moves its first inputs against the slopes that a recording computes.
 
     Parameters
@@ -54,10 +53,10 @@ def updating(module: GraphModule, moving: int, rates: int) -> Callable[..., Any]
         for place, slope, size in zip(places, slopes, sizes, strict=False):
             graph.call_function(aten.sub_.Tensor, (place, slope), {"alpha": size})
     output.args = (None,)
-    return _compiled(module)
+    return _finished(module)
 
 
-def projecting(module: GraphModule, moving: int) -> Callable[..., Any]:
+def projecting(module: GraphModule, moving: int) -> GraphModule:
     """A projection that writes to its first inputs what a recording computes of them."""
     graph = module.graph
     _check(module)
@@ -70,7 +69,7 @@ def projecting(module: GraphModule, moving: int) -> Callable[..., Any]:
             if end is not place:
                 graph.call_function(aten.copy_.default, (place, end))
     output.args = (None,)
-    return _compiled(module)
+    return _finished(module)
 
 
 def _check(module: GraphModule) -> None:
@@ -91,12 +90,12 @@ def _is_mutable(node: Node) -> bool:
     return schema is not None and schema.is_mutable
 
 
-def _compiled(module: GraphModule) -> Callable[..., Any]:
+def _finished(module: GraphModule) -> GraphModule:
     module.graph.eliminate_dead_code(
         lambda node: node.op in ("placeholder", "output") or _is_mutable(node)
     )
     module.recompile()
-    return module.forward
+    return module
 
 
 def _shape(node: Any) -> tuple[int, ...]:

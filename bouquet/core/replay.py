@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.func import functionalize, vmap
 from torch.fx import GraphModule
 
+from bouquet.core.compiling import compiled
 from bouquet.core.graph_passes import mutates, projecting, updating
 from bouquet.core.lifting import Lifted, NotReplayable
 from bouquet.core.syntax_lock import syntax_lock
@@ -47,6 +48,8 @@ class Stretch:
         One a step.
     key : Hashable
         All else that the two functions depend on.
+    compiled : bool
+        Whether the recording is handed to PyTorch's compiler.
     """
 
     gradient: Gradient
@@ -56,6 +59,7 @@ class Stretch:
     held: Any
     batches: Sequence[Any]
     key: Hashable
+    compiled: bool = False
 
     def taken(self) -> list[Tensor]:
         """Where the steps lead; under ``vmap``, those of all clients at once."""
@@ -162,7 +166,8 @@ class _Recorded:
         """The recording that fits, made now if there is none."""
         stretch = plan.stretch
         shapes = tuple((tensor.shape, tensor.dtype) for tensor in moving)
-        key = (stretch.key, plan.held.key, plan.batch.key, shapes, len(held), clients)
+        shape = (shapes, len(held), clients, stretch.compiled)
+        key = (stretch.key, plan.held.key, plan.batch.key, shape)
         with self.lock:
             if key in self.refused:
                 raise self.refused[key]
@@ -208,11 +213,14 @@ def _record(
         return stretch.project(tensors[:count], plan.held.filled(tensors[count:], seen))
 
     rates = len(stretch.rates)
-    step = updating(_traced(slopes, (*moving, *held, *batch), clients), count, rates)
+    recorded = updating(_traced(slopes, (*moving, *held, *batch), clients), count, rates)
+    step = recorded.forward
+    if stretch.compiled:
+        step = compiled(recorded, (*stretch.rates, *map(torch.clone, moving), *held, *batch))
     project = None
     if stretch.project is not None:
         project = projecting(_traced(projected, (*moving, *held), clients), count)
-    return _Program(step, project, seen)
+    return _Program(step, project and project.forward, seen)
 
 
 def _traced(

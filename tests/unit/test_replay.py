@@ -1,0 +1,275 @@
+"""Steps recorded and replayed lead where steps taken as they are lead."""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from bouquet.core import cohort, compiling, replay
+from bouquet.core.descent import Sgd, descend
+from bouquet.core.scheme import Work
+from bouquet.core.task import Batch, Task
+from bouquet.core.trees import Tree
+from bouquet.problem import make_task
+from bouquet.settings import parse
+from bouquet.strategies.fedavg import FedAvg
+from bouquet.strategies.mocha import Mocha
+from tests.conftest import Run
+
+Start = Callable[..., Run]
+CLIENTS, STEPS, EXAMPLES, FEATURES = 3, 4, 5, 6
+PLAIN, RECORDED = Sgd(0.1), Sgd(0.1, recorded="replayed")
+
+
+class Mixture(NamedTuple):
+    """Two models and how they are mixed."""
+
+    w: Tree
+    v: Tree
+    alpha: Tensor
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Every test records anew."""
+    replay.RECORDED.programs.clear()
+    replay.RECORDED.refused.clear()
+    yield
+    replay.RECORDED.programs.clear()
+    replay.RECORDED.refused.clear()
+
+
+def recordings() -> int:
+    return sum(len(variants) for variants in replay.RECORDED.programs.values())
+
+
+def tree(seed: int) -> Tree:
+    drawn = torch.Generator().manual_seed(seed)
+    return {
+        "weight": torch.randn(3, FEATURES, generator=drawn, dtype=torch.float64),
+        "bias": torch.randn(3, generator=drawn, dtype=torch.float64),
+    }
+
+
+def batches(seed: int = 0, last: float = 1.0) -> list[Batch]:
+    drawn = torch.Generator().manual_seed(seed)
+    x = torch.randn(STEPS, EXAMPLES, FEATURES, generator=drawn, dtype=torch.float64)
+    y = torch.randint(3, (STEPS, EXAMPLES), generator=drawn)
+    weight = torch.full((STEPS, EXAMPLES), 1 / EXAMPLES, dtype=torch.float64)
+    active = torch.ones(STEPS, dtype=torch.float64)
+    active[-1] = last
+    return [Batch(*parts) for parts in zip(x, y, weight, active, strict=True)]
+
+
+def loss(w: Tree, batch: Batch) -> Tensor:
+    output = torch.nn.functional.linear(batch.x, w["weight"], w["bias"])
+    losses = torch.nn.functional.cross_entropy(output, batch.y, reduction="none")
+    return losses @ batch.weight
+
+
+def mixed(point: Mixture, batch: Batch) -> Tensor:
+    mixture = {n: point.alpha * v + (1 - point.alpha) * point.w[n] for n, v in point.v.items()}
+    return loss(point.w, batch) + loss(mixture, batch)
+
+
+def mixture(seed: int) -> Mixture:
+    return Mixture(tree(seed), tree(seed + 10), torch.tensor(0.4, dtype=torch.float64))
+
+
+def near(one: Any, other: Any) -> bool:
+    flat = torch.utils._pytree.tree_leaves
+    pairs = zip(flat(one), flat(other), strict=True)
+    return all(torch.allclose(a, b, rtol=0, atol=1e-13) for a, b in pairs)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "all that moves": {},
+    "one part held": {"moving": ("w", "v")},
+    "a rate of its own": {"rates": {"alpha": 3.0}},
+    "projected": {"rates": {"alpha": 30.0}, "project": lambda p: p._replace(alpha=p.alpha * 0.5)},
+}
+RULES = {
+    "plain": {},
+    "clipped": {"clip": 0.3},
+    "clipped as one": {"clip": 0.3, "clip_all": True},
+    "decayed": {"decoupled_decay": 0.1},
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_recorded_step_is_the_step(way: str, rule: str) -> None:
+    plain, recorded = (replace(sgd, **RULES[rule]) for sgd in (PLAIN, RECORDED))
+    expected = descend(mixed, mixture(1), batches(), plain, **WAYS[way])
+    assert near(descend(mixed, mixture(1), batches(), recorded, **WAYS[way]), expected)
+    assert recordings() == 1
+    assert not near(expected, mixture(1))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_steps_of_many_clients_are_those_of_each(way: str) -> None:
+    """Side by side: one of them takes a step less than the others."""
+    points = [mixture(seed) for seed in range(CLIENTS)]
+    rounds = [batches(seed, last=float(seed > 0)) for seed in range(CLIENTS)]
+    stacked = torch.utils._pytree.tree_map(lambda *all_: torch.stack(all_), *points)
+    steps = torch.utils._pytree.tree_map(lambda *all_: torch.stack(all_), *rounds)
+    found = vmap(lambda point, own: descend(mixed, point, own, RECORDED, **WAYS[way]))(
+        stacked, steps
+    )
+    for client in range(CLIENTS):
+        alone = descend(mixed, points[client], rounds[client], PLAIN, **WAYS[way])
+        assert near(torch.utils._pytree.tree_map(lambda all_: all_[client], found), alone)  # noqa: B023
+    assert recordings() == 1
+
+
+def test_where_it_starts_and_what_it_refers_to_are_left_alone() -> None:
+    point, before = mixture(1), mixture(1)
+    descend(mixed, point, batches(), RECORDED)
+    assert near(point, before)
+
+
+def pulled(centre: Tree, strength: float) -> Callable[[Tree, Batch], Tensor]:
+    def objective(w: Tree, batch: Batch) -> Tensor:
+        gaps = [(value - centre[name]).square().sum() for name, value in w.items()]
+        return loss(w, batch) + strength * torch.stack(gaps).sum()
+
+    return objective
+
+
+def test_one_recording_serves_every_client_whatever_its_objective_refers_to() -> None:
+    for seed in range(4):
+        objective = pulled(tree(seed), 0.5)
+        expected = descend(objective, tree(9), batches(seed), PLAIN)
+        assert near(descend(objective, tree(9), batches(seed), RECORDED), expected)
+    assert recordings() == 1
+
+
+def test_another_number_in_an_objective_is_another_recording() -> None:
+    for strength in (0.5, 1.0):
+        objective = pulled(tree(0), strength)
+        expected = descend(objective, tree(9), batches(), PLAIN)
+        assert near(descend(objective, tree(9), batches(), RECORDED), expected)
+    assert recordings() == 2
+
+
+def test_another_rate_is_no_other_recording() -> None:
+    for lr in (0.1, 0.2):
+        expected = descend(loss, tree(9), batches(), replace(PLAIN, lr=lr))
+        assert near(descend(loss, tree(9), batches(), replace(RECORDED, lr=lr)), expected)
+    assert recordings() == 1
+
+
+def work(round_: int) -> Work:
+    task = Task(nn.Linear(FEATURES, 3).double().to("meta"), tree(0), 3)
+    return Work(task, RECORDED, batches(), round=round_)
+
+
+def test_an_objective_that_asks_for_the_round_is_recorded_in_every_round() -> None:
+    def decaying(work: Work) -> Callable[[Tree, Batch], Tensor]:
+        return lambda w, batch: loss(w, batch) / work.round
+
+    for round_ in (1, 2, 2):
+        objective = decaying(work(round_))
+        expected = descend(objective, tree(9), batches(), PLAIN)
+        assert near(descend(objective, tree(9), batches(), RECORDED), expected)
+    assert recordings() == 2
+
+
+@dataclass(eq=False)
+class Box:
+    """Something a recording cannot look into."""
+
+    value: Tensor
+
+
+def test_a_hidden_tensor_is_not_taken_for_a_constant() -> None:
+    box = Box(torch.tensor(1.0, dtype=torch.float64))
+    for value in (1.0, 2.0):
+        box.value = torch.tensor(value, dtype=torch.float64)
+        expected = descend(lambda w, b: loss(w, b) * box.value, tree(9), batches(), PLAIN)
+        found = descend(lambda w, b: loss(w, b) * box.value, tree(9), batches(), RECORDED)
+        assert near(found, expected)
+    assert replay.RECORDED.refused
+
+
+def test_what_draws_is_not_recorded() -> None:
+    def dropping(w: Tree, batch: Batch) -> Tensor:
+        return loss(w, batch._replace(x=torch.dropout(batch.x, 0.5, True)))
+
+    ends = [descend(dropping, tree(9), batches(), RECORDED) for _ in range(2)]
+    assert not near(*ends)
+    assert "random" in str(next(iter(replay.RECORDED.refused.values())))
+
+
+def test_a_model_that_writes_over_its_own_numbers_is_recorded_too() -> None:
+    def in_place(w: Tree, batch: Batch) -> Tensor:
+        hidden = torch.nn.functional.linear(batch.x, w["weight"], w["bias"])
+        return (torch.relu_(hidden).square().sum(dim=1)) @ batch.weight
+
+    expected = descend(in_place, tree(9), batches(), PLAIN)
+    assert near(descend(in_place, tree(9), batches(), RECORDED), expected)
+    assert recordings() == 1
+
+
+def test_whoever_differentiates_through_steps_gets_them_as_they_are() -> None:
+    def end(scale: Tensor, sgd: Sgd) -> Tensor:
+        start = {name: scale * value for name, value in tree(9).items()}
+        moved = vmap(lambda w: descend(loss, w, batches(), replace(sgd)))
+        one = torch.utils._pytree.tree_map(lambda value: value[None], start)
+        return torch.utils._pytree.tree_map(lambda v: v.sum(), moved(one))["bias"]
+
+    scale = torch.tensor(1.0, dtype=torch.float64)
+    slopes = [
+        torch.func.grad(lambda at: end(at, sgd))(scale)  # noqa: B023
+        for sgd in (
+            replace(PLAIN, gradient=_functional),
+            replace(RECORDED, gradient=_functional),
+        )
+    ]
+    assert slopes[0] == slopes[1] != 0
+
+
+def _functional(objective: Any, parts: Any, batch: Any) -> Any:
+    return torch.func.grad(objective)(parts, batch)
+
+
+@pytest.mark.parametrize(("model", "expected"), [("mlp", "vmap"), ("cnn", "loop")])
+def test_convolutions_train_one_by_one(model: str, expected: str) -> None:
+    shape = (1, 8, 8) if model == "cnn" else (64,)
+    task = make_task(parse({"model.name": model}), shape, 3, None)
+    assert cohort.choice(FedAvg(), task, "auto") == expected
+    assert cohort.choice(FedAvg(), task, "compiled") == "compiled"
+    assert cohort.choice(FedAvg(), replace(task, whole=True), "vmap") == "loop"
+    assert cohort.choice(Mocha(), task, "auto") == "loop"
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_compiled_steps_are_the_steps(start: Start) -> None:
+    keys: dict[str, Any] = {"rounds": 2, "dtype": "float64", "model": {"name": "linear"}}
+    plain, compiled = (start(scheme="fedavg", cohort=how, **keys) for how in ("loop", "compiled"))
+    gap = abs(plain.shared("output.weight") - compiled.shared("output.weight")).max()
+    assert gap < 1e-12
+    assert not compiling._said
+
+
+def test_where_nothing_can_be_compiled_a_sentence_says_so_once_and_the_run_goes_on(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*words: Any, **more: Any) -> Any:
+        raise RuntimeError("No working C++ compiler found\nand more")
+
+    monkeypatch.setattr(torch, "compile", lambda module, **more: broken)
+    monkeypatch.setattr(compiling, "_said", set())
+    keys: dict[str, Any] = {"rounds": 2, "model": {"name": "linear"}}
+    with caplog.at_level(logging.WARNING, "flwr"):
+        compiled = start(scheme="fedavg", cohort="compiled", **keys)
+    assert [one.message for one in caplog.records] == [
+        "Steps are replayed, not compiled: No working C++ compiler found"
+    ]
+    assert compiled.sha == start(scheme="fedavg", cohort="loop", **keys).sha

@@ -11,10 +11,11 @@ from torch import nn
 
 from bouquet.continuing import new_folder
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import in_summary
 from bouquet.data.memory import write_clients
 from bouquet.engines import simulate as run_jobs
 from bouquet.engines import with_nodes
-from bouquet.imports import is_offered, offer
+from bouquet.imports import is_offered, named_paths, offer
 from bouquet.objects import ModelLike, SchemeLike, factory, flat, told_of
 from bouquet.progress import progress as showing
 from bouquet.server_app.main import Job
@@ -170,10 +171,11 @@ def simulate(
     scheme : str, Scheme or class
         A name of ``bouquet schemes``, ``package.module:Name``, ``./file.py:Name``, or the scheme
         itself: ``APFL(alpha=0.3)``.
-    data : str, mapping or iterable
+    data : str, mapping, iterable or callable
         A name of ``bouquet data list``, or clients in memory: a mapping of ids to (x, y),
         (x, y, x_test, y_test) or torch data sets, or an iterable of (id, x, y). Those are written
-        to the run's folder, so that it can be resumed.
+        to the run's folder, so that it can be resumed. Or a function that gives them, or its
+        path, ``./file.py:name``, which a resumed run calls again.
     model : str, Module or callable
         A name of ``bouquet models``, ``package.module:name``, a module, or a function of an
         example's shape and the number of classes. Empty for the data set's own.
@@ -185,7 +187,8 @@ def simulate(
         Whether to show how it goes on.
     **keys
         Any other key, with ``_`` for ``-``, groups as dicts: ``rounds=20``, ``seed=1``,
-        ``apfl={"alpha": 0.3}``. ``clients`` is short for ``data={"clients": ...}``.
+        ``apfl={"alpha": 0.3}``. ``clients`` is short for ``data={"clients": ...}``. ``loss`` and
+        ``metric`` may be functions of a batch's outputs and targets.
 
     Examples
     --------
@@ -240,6 +243,8 @@ def _values(
     values = keys_of_program(scheme, keys)
     if isinstance(data, str):
         values["data.name"] = data
+    elif callable(data):
+        values["data.name"] = offer(data)
     if not isinstance(model, str):
         values["model.name"] = offer(factory(model))
     elif model:
@@ -260,7 +265,7 @@ def _run(
 ) -> Iterator[Run]:
     if engine not in ("inline", "ray"):
         raise BadInput(f"engine must be 'inline' or 'ray', not {engine!r}.")
-    in_memory = not isinstance(data, str)
+    in_memory = not isinstance(data, str) and not callable(data)
     prepared: list[Job] = []
     try:
         with showing(quiet=not progress) as follow:
@@ -295,19 +300,18 @@ def _with_data(data: object, values: dict[str, object], folder: RunFolder) -> Se
 
 def _refuse_objects(settings: Settings, engine: str) -> None:
     """What only this process has, other processes cannot use."""
-    for what, name in (("scheme", settings.run.scheme), ("model", settings.model.name)):
+    for what, name in (("scheme", settings.run.scheme), *named_paths(settings.flat())):
         if engine != "inline" and is_offered(name):
             raise BadInput(
-                f"{what} is an object of this program, which ray's workers do not have: name it by "
-                "import path, package.module:Name or ./file.py:Name."
+                f"{what.removesuffix('.name')} is an object of this program, which ray's workers "
+                "do not have: name it by import path, package.module:Name or ./file.py:Name."
             )
 
 
 def _line(name: str, summaries: Sequence[dict[str, Any]]) -> tuple[str | float, ...]:
     columns = {w: np.array([_mean(one, w) for one in summaries]) for w in ("shared", "personal")}
-    what = _measure(summaries[0])
-    end = "min" if what == "accuracy" else "max"
-    worst = float(np.mean([one["personal"][what][end] for one in summaries]))
+    what = in_summary(summaries[0])
+    worst = float(np.mean([what.worst(one["personal"][what.name]) for one in summaries]))
     spread = {
         w: float(values.std(ddof=1)) if len(values) > 1 else 0.0 for w, values in columns.items()
     }
@@ -315,12 +319,8 @@ def _line(name: str, summaries: Sequence[dict[str, Any]]) -> tuple[str | float, 
     return (name, len(summaries), shared, spread["shared"], own, spread["personal"], worst)
 
 
-def _measure(summary: Mapping[str, Any]) -> str:
-    return "accuracy" if "accuracy" in summary["personal"] else "loss"
-
-
 def _mean(summary: Mapping[str, Any], whose: str) -> float:
-    return float(summary[whose][_measure(summary)]["mean"])
+    return float(summary[whose][in_summary(summary).name]["mean"])
 
 
 def _word(cell: str | float) -> str:

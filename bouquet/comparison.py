@@ -8,7 +8,7 @@ from pathlib import Path
 import tomli_w
 
 from bouquet.core.errors import BadInput
-from bouquet.imports import absolute
+from bouquet.imports import KEYS, absolute
 from bouquet.storage.files import write_atomically
 from bouquet.storage.runfolder import RunFolder, read_toml
 from bouquet.strategies.registry import find
@@ -81,7 +81,8 @@ def started(
         )
     if not schemes:
         raise BadInput("compare takes schemes: bouquet compare fedavg local apfl.")
-    return Comparison(folder, tuple(map(absolute, schemes)), tuple(seeds), values)
+    found = {name: absolute(str(one)) if name in KEYS else one for name, one in values.items()}
+    return Comparison(folder, tuple(map(absolute, schemes)), tuple(seeds), found)
 
 
 def resumed(

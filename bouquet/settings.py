@@ -24,8 +24,9 @@ from bouquet.core.config import (
 )
 from bouquet.core.descent import Sgd
 from bouquet.core.errors import BadInput
+from bouquet.core.judging import ACCURACY, LOSSES, METRICS
 from bouquet.core.scheme import AnyScheme
-from bouquet.data import DATASETS, DataConfig
+from bouquet.data import DataConfig, data_set
 from bouquet.imports import absolute
 from bouquet.models import ModelConfig, PersonalConfig
 from bouquet.stages import Stage, is_own, keys_of_stage, named_schemes, own_keys, stages
@@ -87,6 +88,18 @@ class RunConfig:
     )
     decoupled_weight_decay: float = key(
         0.0, "strength of decay beside the gradient, not clipped, as in AdamW; 0 = none", low=0.0
+    )
+    loss: str = key(
+        "auto",
+        "what clients train to lower; auto = cross-entropy, or the quadratic problem's own",
+        choices=("auto", *LOSSES),
+        own=True,
+    )
+    metric: str = key(
+        ACCURACY.name,
+        "what models are compared by, beside the loss",
+        choices=tuple(METRICS),
+        own=True,
     )
     seed: int = key(0, "of every random choice", low=0)
     dtype: str = key("float32", "of weights and data", choices=tuple(DTYPES))
@@ -303,9 +316,15 @@ def parse(
     known = {one.name: one for one in all_keys(schemes)}
     refuse_unknown(map(plain_name, values), known)
     run = read(RunConfig, {n: v for n, v in values.items() if n != "stage-keys"})
-    run = replace(run, scheme=absolute(run.scheme))
+    run = replace(
+        run,
+        scheme=absolute(run.scheme),
+        loss=absolute(run.loss),
+        metric=absolute(run.metric),
+    )
     run, values = _with_pipeline(run, values)
     data = read(DataConfig, values, "data")
+    data = replace(data, name=absolute(data.name))
     model = read(ModelConfig, values, "model")
     if run.local_epochs:
         if run.local_steps not in (0, RunConfig().local_steps):
@@ -318,11 +337,12 @@ def parse(
         raise BadInput("local-steps and local-epochs are both 0: one of them must be positive.")
     _check_averaging(run)
     _check_decay(run)
+    _check_judging(run)
     _check_schedule(run)
     settings = Settings(
         run=run,
         data=data,
-        model=replace(model, name=absolute(model.name) or DATASETS[data.name].model),
+        model=replace(model, name=absolute(model.name) or data_set(data.name).model),
         personal=read(PersonalConfig, values, "personal"),
         join=_checked_join(read(JoinConfig, values, "join"), run),
         schemes=tuple(read(scheme, values, scheme.name) for scheme in schemes),
@@ -399,6 +419,21 @@ def _check_decay(run: RunConfig) -> None:
                 f"{name.replace('_', '-')} must be 0 for {run.scheme}, {own}, "
                 f"not {getattr(run, name):g}."
             )
+
+
+def _check_judging(run: RunConfig) -> None:
+    """Not every scheme trains by any loss, and only right or wrong answers have a verdict."""
+    scheme = find(run.scheme)
+    if run.loss != "auto" and not scheme.descends:
+        raise BadInput(
+            f"loss must be 'auto' for {run.scheme}, whose steps are made for that one, "
+            f"not {run.loss!r}."
+        )
+    if run.save_outcomes and run.metric != ACCURACY.name:
+        raise BadInput(
+            f"save-outcomes must be false with metric {run.metric!r}: the verdict is about right "
+            f"and wrong answers, so there is one for {ACCURACY.name} alone."
+        )
 
 
 def _checked_join(join: JoinConfig, run: RunConfig) -> JoinConfig:

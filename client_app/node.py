@@ -17,6 +17,7 @@ from bouquet.client_app.stores import Store
 from bouquet.core import cohort
 from bouquet.core.batches import Plan, draw, gather
 from bouquet.core.errors import BadInput
+from bouquet.core.judging import ACCURACY
 from bouquet.core.round import Total, rows_of
 from bouquet.core.scheme import Work
 from bouquet.core.seeding import generator
@@ -159,7 +160,7 @@ class Node:
             result.clients += chunk
             if predictors is not None:
                 self._save_predictors(predictors, round_, chunk, models)
-            if outcomes is not None and self.problem.task.classes:
+            if outcomes is not None and self.problem.task.measured == ACCURACY.name:
                 self._save_outcomes(outcomes, round_, chunk, received, models)
         return result
 
@@ -220,8 +221,9 @@ class Node:
                 result.diagnostics.setdefault(name, []).extend(values)
         for name, one in (("shared", shared), ("personal", scores)):
             result.metrics.setdefault(f"{name}_loss", []).extend(one.loss.tolist())
-            if task.classes:
-                result.metrics.setdefault(f"{name}_accuracy", []).extend(one.accuracy.tolist())
+            if task.measured:
+                measured = result.metrics.setdefault(f"{name}_{task.measured}", [])
+                measured.extend(one.metric.tolist())
         result.seconds["evaluation"] += time.perf_counter() - started
         return own if differ else {k: v.expand(len(clients), *v.shape) for k, v in own.items()}
 

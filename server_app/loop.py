@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 
 from bouquet.client_app.stores import DiskStore
 from bouquet.core.errors import BadInput, RunFailed
+from bouquet.core.measure import LOSS, Measure
 from bouquet.core.trees import Tree, fingerprint, flatten, sha256, unflatten
 from bouquet.flower.exchange import DEPLOYED_PAUSE, exchange, unanswered
 from bouquet.flower.private import HttpGrid
@@ -32,7 +33,6 @@ from bouquet.storage.state import Identity
 Event = dict[str, Any]
 # Seconds to wait for a device where the user sets no limit.
 DEPLOYED_TIMEOUT = 600.0
-MEASURES = ("shared_accuracy", "shared_loss", "personal_accuracy", "personal_loss")
 
 
 def run(
@@ -124,6 +124,7 @@ def run(
                 evaluated = _evaluate(strategy, grid, round_, stop)
                 scores = evaluated.scores
                 _add(event, roster, evaluated)
+                event |= strategy.task.metric.said
                 _add_history(folder, round_, evaluated)
             event["seconds"] = time.perf_counter() - started
             event["time"] = time.time()
@@ -356,7 +357,7 @@ def _add_history(folder: RunFolder, round_: int, report: Report) -> None:
         return
     told = folder.read_diagnostics(round_)
     rows = [{**report.scores[one], **told.get(one, {})} for one in sorted(report.scores)]
-    names = [*MEASURES, *dict.fromkeys(name for row in rows for name in row)]
+    names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [_short(row.get(name)) for row in rows] for name in names}
     known = {n: values for n, values in columns.items() if any(v is not None for v in values)}
     line = {"version": 1, "round": round_, "clients": sorted(report.scores), **known}
@@ -370,7 +371,7 @@ def _short(value: float | None) -> float | None:
 
 def _means(roster: Roster, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     means: dict[str, float] = {}
-    for name in MEASURES:
+    for name in dict.fromkeys(name for told in scores.values() for name in told):
         found = _spread([(roster.clients[c], s[name]) for c, s in scores.items() if name in s])
         if found:
             means |= {name: found["mean"], f"{name}_p10": found["p10"], f"{name}_p90": found["p90"]}
@@ -410,7 +411,7 @@ def _rows(
                 "train_examples": client.train_examples,
                 "test_examples": client.test_examples,
                 **({"joined": client.joins} if late else {}),
-                **{name: measured[name] for name in MEASURES if name in measured},
+                **measured,
                 **({} if deployed else _diagnostics(strategy, client)),
             }
         )
@@ -461,39 +462,45 @@ def _summary(
         "bytes_down": sum(event["bytes_down"] for event in events),
         "failures": sum(len(event["failures"]) for event in events),
     }
-    gains = [_gain(row) for row in rows]
+    measures = (strategy.task.metric, LOSS)
+    gains = [_gain(row, measures) for row in rows]
     summary["helped"] = sum(gain > 0 for gain in gains)
     summary["hurt"] = sum(gain < 0 for gain in gains)
-    summary |= _spreads(strategy.roster, rows)
+    summary |= strategy.task.metric.said
+    summary |= _spreads(strategy.roster, rows, measures)
     late = [row for row in rows if row.get("joined")]
     if late:
         summary["newcomers"] = {
             "clients": [row["client"] for row in late],
             "joined": late[0]["joined"],
-            **_spreads(strategy.roster, late),
-            "others": _spreads(strategy.roster, [row for row in rows if not row["joined"]]),
+            **_spreads(strategy.roster, late, measures),
+            "others": _spreads(
+                strategy.roster, [row for row in rows if not row["joined"]], measures
+            ),
             "adaptation": [_means(strategy.roster, report.scores) for report in adaptation],
         }
     summary["shared_sha256"] = sha256(strategy.shared)
     return summary
 
 
-def _spreads(roster: Roster, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _spreads(
+    roster: Roster, rows: Sequence[Mapping[str, Any]], measures: Sequence[Measure]
+) -> dict[str, Any]:
     """How the shared and the personal models do on clients' own test data."""
     spreads: dict[str, Any] = {"shared": {}, "personal": {}}
     for whose, found in spreads.items():
-        for what in ("accuracy", "loss"):
-            name = f"{whose}_{what}"
+        for what in measures:
+            name = f"{whose}_{what.name}"
             measured = [(roster.clients[row["client"]], row[name]) for row in rows if name in row]
             if measured:
-                found[what] = _spread(measured)
+                found[what.name] = _spread(measured)
     return spreads
 
 
-def _gain(row: Mapping[str, Any]) -> float:
-    """How much better the personal model does than the shared one, by accuracy or else by loss."""
-    if "personal_accuracy" in row and "shared_accuracy" in row:
-        return float(row["personal_accuracy"] - row["shared_accuracy"])
-    if "personal_loss" in row and "shared_loss" in row:
-        return float(row["shared_loss"] - row["personal_loss"])
+def _gain(row: Mapping[str, Any], measures: Sequence[Measure]) -> float:
+    """How much better the personal model does than the shared one, by the first measure known."""
+    for what in measures:
+        shared, personal = row.get(f"shared_{what.name}"), row.get(f"personal_{what.name}")
+        if shared is not None and personal is not None:
+            return float(what.gain(shared, personal))
     return math.nan

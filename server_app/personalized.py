@@ -19,6 +19,7 @@ from bouquet.flower import wire
 from bouquet.flower.private import HttpGrid, log
 from bouquet.models import personal_names
 from bouquet.objects import SchemeLike, flat, told_of
+from bouquet.parts import metric_of
 from bouquet.server_app.divergence import divergence
 from bouquet.server_app.loop import check_deployable, full_evaluation
 from bouquet.server_app.membership import Roster
@@ -187,7 +188,9 @@ def _task(settings: Settings, roster: Roster, initial: Tree) -> Task:
     """The task as the server knows it: weights without a model."""
     assert roster.facts is not None  # a roster that was updated has met a node
     personal = personal_names(list(initial), settings.split)
-    return Task(nn.Module(), initial, roster.facts.classes, personal, settings.run.weight_decay)
+    run, classes = settings.run, roster.facts.classes
+    metric = metric_of(run.metric)
+    return Task(nn.Module(), initial, classes, personal, run.weight_decay, metric=metric)
 
 
 @contextmanager

@@ -306,7 +306,7 @@ class SchemeStrategy(Strategy):
         if not one.has_error():
             self.report.bytes_up += _size(one)
         ids = [client.id for client in asked]
-        reply = read_reply(one, self._kind, round_, ids, self.task.classes)
+        reply = read_reply(one, self._kind, round_, ids, self.task.measured)
         uploads = reply.clients if self._kind == MessageType.TRAIN else []
         expected = sum(self._weights[client] for client in uploads)
         if not math.isclose(reply.weight, expected, rel_tol=1e-9):

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from bouquet.core.measure import Measure, in_summary
 from bouquet.storage.events import short
 from bouquet.storage.runs import number, read_events
 
@@ -115,12 +116,12 @@ class Finished:
 
 def results(runs: Sequence[Finished]) -> Table:
     """One line a run: how well, how evenly, at what cost."""
-    what = _measure(runs)
+    what = in_summary(runs[0].summary)
     table = Table(title=None, header_style="bold")
     table.add_column("scheme", no_wrap=True)
     for heading in (
-        f"shared {what}",
-        f"personal {what}",
+        f"shared {what.name}",
+        f"personal {what.name}",
         "worst client",
         "helped",
         "hurt",
@@ -141,15 +142,10 @@ def results(runs: Sequence[Finished]) -> Table:
     return table
 
 
-def _measure(runs: Sequence[Finished]) -> str:
-    return "accuracy" if "accuracy" in runs[0].summary["shared"] else "loss"
-
-
-def _outcome(summary: dict[str, Any], what: str) -> tuple[float, float, float]:
+def _outcome(summary: dict[str, Any], what: Measure) -> tuple[float, float, float]:
     """Of the shared model, of the personal ones, and of the worst of these."""
-    personal = summary["personal"][what]
-    worst = personal["min"] if what == "accuracy" else personal["max"]
-    return summary["shared"][what]["mean"], personal["mean"], worst
+    personal = summary["personal"][what.name]
+    return summary["shared"][what.name]["mean"], personal["mean"], what.worst(personal)
 
 
 def show(runs: Sequence[Finished]) -> None:
@@ -186,10 +182,10 @@ def show_seeds(runs: Sequence[Finished], folder: Path) -> None:
 
 def over_seeds(runs: Sequence[Finished]) -> Table:
     """One line a scheme: means and standard deviations over its runs."""
-    what = _measure(runs)
+    what = in_summary(runs[0].summary)
     table = Table(header_style="bold")
     table.add_column("scheme", no_wrap=True)
-    headings = (f"shared {what}", f"personal {what}", "worst client", "helped", "hurt")
+    headings = (f"shared {what.name}", f"personal {what.name}", "worst client", "helped", "hurt")
     for heading in headings:
         table.add_column(heading, justify="right")
     for scheme in dict.fromkeys(run.summary["scheme"] for run in runs):
@@ -209,9 +205,9 @@ def _with_spread(values: Sequence[float]) -> str:
 
 
 def course(run: Finished) -> str:
-    """How the personal models' accuracy, or else loss, went over the rounds, as a line of text."""
+    """How the personal models' metric, or else loss, went over the rounds, as a line of text."""
     metrics = [event["metrics"] for event in read_events(run.folder / "events.jsonl")]
-    what = "accuracy" if "accuracy" in run.summary["personal"] else "loss"
+    what = in_summary(run.summary).name
     found = [number(one.get(f"personal_{what}")) for one in metrics]
     values = [value for value in found if value is not None]
     if len(values) < 2:
@@ -231,7 +227,7 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
 def newcomers(summary: dict[str, Any]) -> str:
     """How the clients that came late do, beside the others."""
     late = summary["newcomers"]
-    what = "accuracy" if "accuracy" in late["shared"] else "loss"
+    what = in_summary(summary).name
     count = f"{len(late['clients'])} newcomer{'s' * (len(late['clients']) != 1)}"
     shared, personal = (short(late[whose][what]["mean"]) for whose in ("shared", "personal"))
     others = short(late["others"]["personal"][what]["mean"])

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bouquet.core.config import Key
     from bouquet.progress import Observer
     from bouquet.server_app.main import Job
+    from bouquet.settings import Settings
 
 # Torch, Ray and Flower take seconds to import, so commands import what they need
 # themselves: `bouquet --help` answers at once.
@@ -202,7 +203,7 @@ def compare(
     if resume is not None:
         whole = comparison.resumed(resume, named, sown, values)
     else:
-        folder = Path(str(values.pop("out", "")) or unused(f"compare-{parse(values).data.name}"))
+        folder = Path(str(values.pop("out", "")) or unused(f"compare-{parse(values).data.called}"))
         nodes = values.get("nodes") or workers()  # the same, wherever it may go on
         whole = comparison.started(folder, named, sown, values | {"nodes": nodes})
     plans: dict[Path, Plan] = {}
@@ -558,9 +559,20 @@ def data_fetch(
             fetch(name, progress)
 
 
+def _data_settings(name: str, config: Path | None, keys: list[str] | None) -> "Settings":
+    """The settings of a command about one data set, which its argument or a key names."""
+    from bouquet.core.errors import BadInput
+    from bouquet.settings import parse
+
+    values = _values(config, keys, None) | ({"data.name": name} if name else {})
+    if "data.name" not in values:
+        raise BadInput("Name a data set: one of bouquet data list, or ./file.py:name.")
+    return parse(values)
+
+
 @data_app.command("describe")
 def data_describe(
-    name: Annotated[str, typer.Argument(help="A data set.")],
+    name: Annotated[str, typer.Argument(help="A data set.")] = "",
     config: ConfigOption = None,
     keys: KeysOption = None,
     picture: Annotated[
@@ -574,15 +586,17 @@ def data_describe(
       bouquet data describe digits -c data.partition=dirichlet
 
       bouquet data describe mnist -c data.clients=100 --picture mnist.png
+
+      bouquet data describe ./mine.py:hospitals
     """
     from bouquet.cli.display import describe, err, out
     from bouquet.core.errors import BadInput
     from bouquet.data import load
     from bouquet.data.describe import draw, label_table
     from bouquet.data.prepare import size_warning
-    from bouquet.settings import parse
 
-    settings = parse(_values(config, keys, None) | {"data.name": name})
+    settings = _data_settings(name, config, keys)
+    name = settings.data.called
     if picture is not None and picture.suffix.lower() != ".png":
         raise BadInput(f"--picture takes a file that ends in .png, not {str(picture)!r}.")
     found = load(settings.data, settings.run.seed, settings.dtype)
@@ -599,8 +613,8 @@ def data_describe(
 
 @data_app.command("split")
 def data_split(
-    name: Annotated[str, typer.Argument(help="A data set.")],
     out: Annotated[Path, typer.Option(help="A new directory.", metavar="DIR")],
+    name: Annotated[str, typer.Argument(help="A data set.")] = "",
     config: ConfigOption = None,
     keys: KeysOption = None,
 ) -> None:
@@ -614,12 +628,11 @@ def data_split(
     from bouquet.core.errors import BadInput
     from bouquet.data import load
     from bouquet.data.folder import split_up
-    from bouquet.settings import parse
 
-    settings = parse(_values(config, keys, None) | {"data.name": name})
+    settings = _data_settings(name, config, keys)
     found = load(settings.data, settings.run.seed, settings.dtype)
     if not found.classes:
-        raise BadInput(f"data split needs classes, and {name} has none.")
+        raise BadInput(f"data split needs classes, and {settings.data.called} has none.")
     split_up(found, out)
     console.print(f"{len(found.clients)} clients: {out}", highlight=False, soft_wrap=True)
 

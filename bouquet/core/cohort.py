@@ -49,10 +49,10 @@ def keep_freed_memory() -> None:
 
 @dataclass(frozen=True)
 class Scores:
-    """Loss and accuracy of a model on each client's own test data."""
+    """Loss and metric of a model on each client's own test data."""
 
     loss: Tensor
-    accuracy: Tensor
+    metric: Tensor
 
 
 def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) -> list[list[str]]:
@@ -147,7 +147,7 @@ def _together(
         except (RuntimeError, NotImplementedError) as error:
             if how == "vmap":
                 raise
-            log(INFO, "This model cannot be batched (%s): clients train one by one.", error)
+            log(INFO, "This model or loss cannot be batched (%s): clients train one by one.", error)
     results = [
         one(
             replace(work, batches=_steps_of(batches, i, work.task.whole)),

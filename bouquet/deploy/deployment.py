@@ -39,7 +39,7 @@ from bouquet.flower.private import (
     public_key_to_bytes,
     user_config_to_proto,
 )
-from bouquet.imports import is_path
+from bouquet.imports import named_paths
 from bouquet.manifest import APP, BESIDE, PACKAGE, flower_app, manifest
 from bouquet.server_app.loop import check_deployable
 from bouquet.server_app.main import WRONG_INPUT
@@ -356,8 +356,8 @@ def hosts_of(settings: Settings, folder: RunFolder) -> list[Host]:
     names = [f"node{place:0{len(str(nodes - 1))}d}" for place in range(nodes)]
     # Who deploys on this machine owns the devices, too.
     schemes = [stage.scheme for stage in settings.stages if stage.scheme not in SCHEMES]
-    models = [settings.model.name] if is_path(settings.model.name) else []
-    named = tuple(dict.fromkeys([*schemes, *models]))
+    parts = [name for _, name in named_paths(settings.flat())]
+    named = tuple(dict.fromkeys([*schemes, *parts]))
     return [
         Host(name, tuple(clients[place::nodes]), disks / name, settings.data.path, named)
         for place, name in enumerate(names)

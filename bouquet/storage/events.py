@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from bouquet.core.measure import ACCURATE, in_event
+
 Event = dict[str, Any]
 
 
@@ -17,7 +19,7 @@ def telling(brief: bool = False) -> Callable[[Event], str]:
     def words(event: Event) -> str:
         nonlocal known
         known = event if event["metrics"] else known
-        numbers = _measured(known["metrics"], brief)
+        numbers = _measured(known, brief)
         if numbers and known is not event:
             numbers[-1] += f" (round {known['round']})"
         failed = [f"{len(event['failures'])} failed"] if event["failures"] else []
@@ -27,10 +29,12 @@ def telling(brief: bool = False) -> Callable[[Event], str]:
     return words
 
 
-def _measured(metrics: dict[str, float], brief: bool) -> list[str]:
-    what = "accuracy" if "shared_accuracy" in metrics else "loss"
-    said = "" if brief and what == "accuracy" else f"{what} "
-    found = {whose: metrics.get(f"{whose}_{what}") for whose in ("shared", "personal")}
+def _measured(event: Event, brief: bool) -> list[str]:
+    what = in_event(event)
+    said = "" if brief and what == ACCURATE else f"{what.name} "
+    found = {
+        whose: event["metrics"].get(f"{whose}_{what.name}") for whose in ("shared", "personal")
+    }
     return [f"{who} {said}{short(value)}" for who, value in found.items() if value is not None]
 
 

@@ -169,10 +169,11 @@ def simulate(
     scheme : str, Scheme or class
         A name of ``bouquet schemes``, ``package.module:Name``, ``./file.py:Name``, or the scheme
         itself: ``APFL(alpha=0.3)``. Empty for ``apfl``.
-    data : str, mapping or iterable
+    data : str, mapping, iterable or callable
         A name of ``bouquet data list``, or clients in memory: a mapping of ids to (x, y),
         (x, y, x_test, y_test) or torch data sets, or an iterable of (id, x, y). Those are written
-        to the run's folder, so that it can be resumed. Empty for ``digits``.
+        to the run's folder, so that it can be resumed. Or a function that gives them, or its
+        path, ``./file.py:name``, which a resumed run calls again. Empty for ``digits``.
     model : str, Module or callable
         A name of ``bouquet models``, ``package.module:name``, a module, or a function of an
         example's shape and the number of classes. Empty for the data set's own.
@@ -186,7 +187,8 @@ def simulate(
         Whether to show how it goes on.
     **keys
         Any other key, with ``_`` for ``-``, groups as dicts: ``rounds=20``, ``seed=1``,
-        ``apfl={"alpha": 0.3}``. ``clients`` is short for ``data={"clients": ...}``.
+        ``apfl={"alpha": 0.3}``. ``clients`` is short for ``data={"clients": ...}``. ``loss`` and
+        ``metric`` may be functions of a batch's outputs and targets.
 
     Examples
     --------
@@ -194,7 +196,7 @@ def simulate(
     """
     before = _resumable(resume, out, data)
     values = _values(scheme, data, model, keys, out)
-    if not isinstance(data, str):
+    if _in_memory(data):
         values |= _held_by(new_folder(parse(values)).path)
     (ready,) = jobs.prepared([Plan(values, before)], engine)
     with _written(data, ready.folder):
@@ -223,7 +225,7 @@ def compare(
     before = _resumable(resume, out, data)
     told = [told_of(one) for one in schemes]
     values = _values("", data, model, keys, out)
-    if not isinstance(data, str):
+    if _in_memory(data):
         values |= _held_by(Path(out) if out is not None else unused("compare-folder"))
     own = {name: value for one in told for name, value in one.items() if name != "scheme"}
     whole = comparison.begun([str(one["scheme"]) for one in told], seeds, own | values, before)
@@ -252,10 +254,10 @@ def _values(
 ) -> dict[str, object]:
     """All that was said, as flat keys."""
     values = keys_of_program(scheme, keys)
-    if not isinstance(data, str):
+    if _in_memory(data):
         values["data.name"] = "folder"
     elif data:
-        values["data.name"] = data
+        values["data.name"] = offer(data) if callable(data) else data
     if not isinstance(model, str):
         values["model.name"] = offer(factory(model))
     elif model:
@@ -277,9 +279,14 @@ def _resumable(resume: str | Path | None, out: str | Path | None, data: object) 
     """The folder to go on in, which has its data and its place already."""
     if resume is None:
         return None
-    if out is not None or not isinstance(data, str):
+    if out is not None or _in_memory(data):
         raise BadInput("resume goes on in a folder with the data it has: leave out and data away.")
     return Path(resume)
+
+
+def _in_memory(data: object) -> bool:
+    """Whether data are neither a name nor a function, so that a run's folder has to hold them."""
+    return not isinstance(data, str) and not callable(data)
 
 
 def _held_by(folder: Path) -> dict[str, object]:
@@ -290,7 +297,7 @@ def _held_by(folder: Path) -> dict[str, object]:
 @contextmanager
 def _written(data: object, folder: Path) -> Iterator[None]:
     """Write data that are in memory to a folder; of what never began to run nothing is left."""
-    if isinstance(data, str):
+    if not _in_memory(data):
         yield
         return
     place = folder / "data"

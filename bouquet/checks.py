@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from bouquet.core.errors import BadInput
+from bouquet.core.judging import ACCURACY
 from bouquet.strategies.afl import Agnostic
 from bouquet.strategies.registry import SCHEMES, find
 
@@ -62,6 +63,21 @@ def check_decay(run: "RunConfig") -> None:
                 f"{name.replace('_', '-')} must be 0 for {run.scheme}, {own}, "
                 f"not {getattr(run, name):g}."
             )
+
+
+def check_judging(run: "RunConfig") -> None:
+    """Not every scheme trains by any loss, and only right or wrong answers have a verdict."""
+    scheme = find(run.scheme)
+    if run.loss != "auto" and not scheme.descends:
+        raise BadInput(
+            f"loss must be 'auto' for {run.scheme}, whose steps are made for that one, "
+            f"not {run.loss!r}."
+        )
+    if run.save_outcomes and run.metric != ACCURACY.name:
+        raise BadInput(
+            f"save-outcomes must be false with metric {run.metric!r}: the verdict is about right "
+            f"and wrong answers, so there is one for {ACCURACY.name} alone."
+        )
 
 
 def check_join(join: "JoinConfig", run: "RunConfig") -> None:

@@ -11,7 +11,7 @@ from bouquet.continuing import resumed
 from bouquet.core.errors import BadInput
 from bouquet.data import DataConfig
 from bouquet.flower.inline import workers
-from bouquet.imports import absolute, is_offered
+from bouquet.imports import KEYS, absolute, called, is_offered, named_paths
 from bouquet.jobs import Plan
 from bouquet.storage.files import made, write_atomically
 from bouquet.storage.runfolder import RunFolder, read_toml, unused
@@ -84,7 +84,8 @@ class Comparison:
         before = path.read_bytes() if path.exists() else None
         RunFolder(self.folder).check_writable()
         with made(self.folder):
-            if not any(map(is_offered, (*self.schemes, str(self.values.get("model.name"))))):
+            parts = [name for _, name in named_paths(self.values)]
+            if not any(map(is_offered, (*self.schemes, *parts))):
                 told = {"schemes": self.schemes, "seeds": self.seeds, "keys": dict(self.values)}
                 write_atomically(path, tomli_w.dumps(told).encode())
             try:
@@ -123,9 +124,10 @@ def begun(
     if seeds and "seed" in values:
         raise BadInput("Set seed or --seeds, not both.")
     named = tuple(map(absolute, schemes))
+    found = {name: absolute(str(one)) if name in KEYS else one for name, one in values.items()}
     if resume is not None:
-        return _resumed(resume, named, tuple(seeds), values)
-    return _started(named, tuple(seeds), values)
+        return _resumed(resume, named, tuple(seeds), found)
+    return _started(named, tuple(seeds), found)
 
 
 def _started(
@@ -133,7 +135,7 @@ def _started(
 ) -> Comparison:
     common = {name: value for name, value in values.items() if name != "out"}
     out = values.get("out")
-    data = common.get("data.name") or DataConfig().name
+    data = called(str(common.get("data.name") or DataConfig().name))
     folder = Path(str(out)) if out else unused(f"compare-{data}")
     if (folder / FILE).exists():
         raise BadInput(

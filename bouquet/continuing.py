@@ -19,7 +19,7 @@ def new_folder(settings: Settings) -> RunFolder:
     Nothing is written yet: a run that is refused leaves nothing behind.
     """
     if not settings.run.out:
-        folder = RunFolder(unused(f"{settings.scheme.name}-{settings.data.name}"))
+        folder = RunFolder(unused(f"{settings.scheme.name}-{settings.data.called}"))
     else:
         folder = RunFolder(Path(settings.run.out))
         folder.check_writable()

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,8 @@ from typing import Any
 from bouquet.core.errors import BadInput
 
 OFFERED: dict[str, Any] = {}
+# The keys, beside those that name schemes, whose value may be a path.
+KEYS = ("data.name", "model.name", "loss", "metric")
 
 
 def offer(part: Any) -> str:
@@ -43,10 +45,23 @@ def is_path(name: str) -> bool:
     return ":" in name
 
 
+def named_paths(values: Mapping[str, object]) -> list[tuple[str, str]]:
+    """The paths that flat keys name, schemes aside, each with its key."""
+    found = [(key, str(values.get(key, ""))) for key in KEYS]
+    return [(key, name) for key, name in found if is_path(name)]
+
+
 def absolute(name: str) -> str:
     """A path by file as one that is right in any folder; other names as they are."""
     file, colon, part = name.rpartition(":")
     return f"{Path(file).absolute()}{colon}{part}" if file.endswith(".py") else name
+
+
+def called(name: str) -> str:
+    """What people and folders call a part: of a path only its end; other names as they are."""
+    if is_offered(name):
+        return name.replace(":", "-")
+    return name.rpartition(":")[2]
 
 
 def imported(

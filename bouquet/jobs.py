@@ -8,7 +8,7 @@ from pathlib import Path
 from bouquet import engines
 from bouquet.continuing import new_folder, resumed
 from bouquet.core.errors import BadInput
-from bouquet.imports import is_offered
+from bouquet.imports import is_offered, named_paths
 from bouquet.progress import progress
 from bouquet.server_app.main import Job
 from bouquet.settings import Settings, parse
@@ -124,11 +124,11 @@ def _prepared(plan: Plan) -> Ready:
 
 def _refuse_objects(settings: Settings, engine: str) -> None:
     """What only this process has, other processes cannot use."""
-    for what, name in (("scheme", settings.run.scheme), ("model", settings.model.name)):
+    for what, name in (("scheme", settings.run.scheme), *named_paths(settings.flat())):
         if engine != "inline" and is_offered(name):
             raise BadInput(
-                f"{what} is an object of this program, which ray's workers do not have: name it by "
-                "import path, package.module:Name or ./file.py:Name."
+                f"{what.removesuffix('.name')} is an object of this program, which ray's workers "
+                "do not have: name it by import path, package.module:Name or ./file.py:Name."
             )
 
 

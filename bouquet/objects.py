@@ -9,7 +9,7 @@ from torch import nn
 from bouquet.core.config import Scalar, write
 from bouquet.core.errors import BadInput
 from bouquet.core.scheme import AnyScheme, Scheme
-from bouquet.imports import offer
+from bouquet.imports import KEYS, offer
 from bouquet.strategies.registry import SCHEMES
 
 SchemeLike = str | AnyScheme | type[AnyScheme]
@@ -36,9 +36,15 @@ def factory(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Mod
 
 
 def flat(keys: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Keys as a program writes them, ``apfl={"alpha_lr": 0.1}``, as everyone else does."""
+    """Keys as a program writes them, ``apfl={"alpha_lr": 0.1}``, as everyone else does.
+
+    A function where a path may be, such as ``loss=mine``, becomes one.
+    """
     found: dict[str, object] = {}
     for name, value in keys.items():
         full = prefix + name.replace("_", "-")
-        found |= flat(value, f"{full}.") if isinstance(value, Mapping) else {full: value}
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{full}.")
+        else:
+            found[full] = offer(value) if full in KEYS and callable(value) else value
     return found

@@ -17,6 +17,7 @@ from bouquet.core.trees import (
 from bouquet.data import DataConfig, FederatedData, load
 from bouquet.imports import is_path
 from bouquet.models import Maker, build, layout_of, personal_names, refuse_inputs, refuse_output
+from bouquet.parts import loss_of, metric_of, try_measures
 from bouquet.probe import probed, refuse_single_examples
 from bouquet.settings import Settings
 
@@ -24,6 +25,7 @@ from bouquet.settings import Settings
 POOL = "pool"
 
 _loading = threading.Lock()
+Stamps = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,19 @@ def make_task(
     names = personal_names(list(initial), personal.split, layout_of(module).splits)
     # On meta, the module is the structure without a second copy of the weights.
     structure = module.to("meta").train()
+    run = settings.run
     # Models of ours are what their keys say; a user's own may be anything.
     ours = make is None and not is_path(settings.model.name)
-    kind = (settings.model, personal, input_shape, classes, settings.run.weight_decay)
+    kind = (settings.model, personal, input_shape, classes, run.weight_decay, run.loss)
     return Task(
         structure,
         initial,
         classes,
         names,
-        settings.run.weight_decay,
+        run.weight_decay,
         kind=kind if ours else None,
+        criterion=loss_of(run.loss, classes),
+        metric=metric_of(run.metric),
     )
 
 
@@ -78,7 +83,7 @@ def problem(
     """
     with _loading:
         same = settings.with_run(out="", rounds=1)  # these two make no difference
-        return _problem(same, _stamp(settings.data.path), threading.get_ident(), only, make)
+        return _problem(same, _stamps(settings), threading.get_ident(), only, make)
 
 
 def started_from(loaded: Problem, weights: Tree) -> Problem:
@@ -89,8 +94,14 @@ def started_from(loaded: Problem, weights: Tree) -> Problem:
     return Problem(loaded.data, replace(loaded.task, initial=initial | weights))
 
 
+def _stamps(settings: Settings) -> Stamps:
+    """Change when a file does, so that nobody trains on what it held before."""
+    run = settings.run
+    named = (settings.data.name, settings.model.name, run.loss, run.metric)
+    return tuple(map(_stamp, (settings.data.path, *(name.rpartition(":")[0] for name in named))))
+
+
 def _stamp(path: str) -> tuple[int, int]:
-    """Changes when the file does, so that nobody trains on what it held before."""
     try:
         found = os.stat(path)
     except OSError:
@@ -101,13 +112,13 @@ def _stamp(path: str) -> tuple[int, int]:
 @functools.lru_cache(maxsize=64)
 def _problem(
     settings: Settings,
-    stamp: tuple[int, int],
+    stamps: Stamps,
     thread: int,
     only: tuple[str, ...] | None,
     make: Maker | None,
 ) -> Problem:
     seed = settings.run.seed
-    data = _data(settings.data, seed, settings.dtype, stamp, only, settings.run.validation)
+    data = _data(settings.data, seed, settings.dtype, stamps, only, settings.run.validation)
     return posed(settings, data, make)
 
 
@@ -118,6 +129,7 @@ def posed(settings: Settings, data: FederatedData, make: Maker | None = None) ->
     task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init, make)
     if ":" in settings.model.name:
         task = _tried(settings, task, data)
+    try_measures(settings, task, data)
     return Problem(data, task)
 
 
@@ -150,7 +162,7 @@ def _data(
     config: DataConfig,
     seed: int,
     dtype: torch.dtype,
-    stamp: tuple[int, int],
+    stamps: Stamps,
     only: tuple[str, ...] | None,
     validation: float,
 ) -> FederatedData:

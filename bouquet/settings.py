@@ -16,6 +16,7 @@ from bouquet.checks import (
     check_averaging,
     check_decay,
     check_join,
+    check_judging,
     check_local_work,
     check_schedule,
 )
@@ -31,8 +32,9 @@ from bouquet.core.config import (
 )
 from bouquet.core.descent import Sgd
 from bouquet.core.errors import BadInput
+from bouquet.core.judging import ACCURACY, LOSSES, METRICS
 from bouquet.core.scheme import AnyScheme
-from bouquet.data import DATASETS, DataConfig
+from bouquet.data import DataConfig, data_set
 from bouquet.imports import absolute
 from bouquet.models import ModelConfig, PersonalConfig
 from bouquet.stages import Stage, is_own, keys_of_stage, named_schemes, own_keys, stages
@@ -94,6 +96,18 @@ class RunConfig:
     )
     decoupled_weight_decay: float = key(
         0.0, "strength of decay beside the gradient, not clipped, as in AdamW; 0 = none", low=0.0
+    )
+    loss: str = key(
+        "auto",
+        "what clients train to lower; auto = cross-entropy, or the quadratic problem's own",
+        choices=("auto", *LOSSES),
+        own=True,
+    )
+    metric: str = key(
+        ACCURACY.name,
+        "what models are compared by, beside the loss",
+        choices=tuple(METRICS),
+        own=True,
     )
     seed: int = key(0, "of every random choice", low=0)
     dtype: str = key("float32", "of weights and data", choices=tuple(DTYPES))
@@ -311,22 +325,29 @@ def parse(
     known = {one.name: one for one in all_keys(schemes)}
     refuse_unknown(map(plain_name, values), known)
     run = read(RunConfig, {n: v for n, v in values.items() if n != "stage-keys"})
-    run = replace(run, scheme=absolute(run.scheme))
+    run = replace(
+        run,
+        scheme=absolute(run.scheme),
+        loss=absolute(run.loss),
+        metric=absolute(run.metric),
+    )
     run, values = _with_pipeline(run, values)
     data = read(DataConfig, values, "data")
+    data = replace(data, name=absolute(data.name))
     model = read(ModelConfig, values, "model")
     check_local_work(run, RunConfig().local_steps)
     if run.local_epochs:
         run = replace(run, local_steps=0)
     check_averaging(run)
     check_decay(run)
+    check_judging(run)
     check_schedule(run)
     join = read(JoinConfig, values, "join")
     check_join(join, run)
     settings = Settings(
         run=run,
         data=data,
-        model=replace(model, name=absolute(model.name) or DATASETS[data.name].model),
+        model=replace(model, name=absolute(model.name) or data_set(data.name).model),
         personal=read(PersonalConfig, values, "personal"),
         join=join,
         schemes=tuple(read(scheme, values, scheme.name) for scheme in schemes),

@@ -15,7 +15,10 @@ from bouquet.core.errors import BadInput
 from bouquet.strategies.registry import SCHEMES, find, lookup
 
 # What the stages of a run have in common.
-COMMON = ("seed", "dtype", "nodes", "out", "store", "state-dir", "rounds", "pipeline", "scheme")
+COMMON = (
+    *("seed", "dtype", "nodes", "out", "store", "state-dir", "rounds", "pipeline", "scheme"),
+    "metric",
+)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bouquet.core.errors import BadInput
-from bouquet.imports import is_path
+from bouquet.imports import named_paths
 from bouquet.storage.files import file_name
 
 
@@ -22,7 +22,8 @@ class Device:
     data_path : str
         Its own data; empty for data sets that need none.
     allowed : tuple of str
-        The import paths of schemes and models that its owner lets it load, besides ours.
+        The import paths of schemes, models, data, losses and metrics that its owner lets it load,
+        besides ours.
     """
 
     clients: tuple[str, ...]
@@ -39,9 +40,7 @@ class Device:
 
         # A scheme that is not ours may also be an installed package's, by a plain name.
         named = [("scheme", name) for name in named_schemes(values) if name not in SCHEMES]
-        model = str(values.get("model.name", ""))
-        named += [("model.name", model)] if is_path(model) else []
-        for key, name in named:
+        for key, name in [*named, *named_paths(values)]:
             if name not in self.allowed:
                 raise BadInput(
                     f"{key} {name!r} is not allowed on the device of client "

@@ -16,12 +16,13 @@ from bouquet.client_app.node import Node
 from bouquet.client_app.orders import Order, read_order
 from bouquet.client_app.stores import ContextStore
 from bouquet.core.errors import BadInput
+from bouquet.core.judging import Judge
 from bouquet.core.scheme import AnyScheme
 from bouquet.data import DATASETS, DataConfig, FederatedData
 from bouquet.data.federated import client_ids
 from bouquet.data.memory import in_memory
 from bouquet.flower import wire
-from bouquet.imports import offer
+from bouquet.imports import is_path, named_paths, offer
 from bouquet.models import Maker, ModelConfig
 from bouquet.objects import ModelLike, factory
 from bouquet.problem import Problem, posed, problem
@@ -43,6 +44,7 @@ def client_app(
     *,
     classes: int = 0,
     schemes: Sequence[type[AnyScheme]] = (),
+    judges: Sequence[Judge] = (),
     mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """The ClientApp for :class:`PersonalizedStrategy`.
@@ -63,17 +65,19 @@ def client_app(
         How many labels there are. A function must say, for a node sees its own labels only.
     schemes : sequence
         Schemes from outside that a server may name.
+    judges : sequence
+        Losses and metrics from outside that a server may name.
     mods : sequence
         Flower's mods, applied to every message.
     """
     if callable(data) and not classes:
         raise BadInput("classes must be given where data is a function, such as classes=10.")
     if isinstance(data, str):
-        if data not in DATASETS:
+        if data not in DATASETS and not is_path(data):
             raise BadInput(f"data must be one of {', '.join(DATASETS)}, not {data!r}.")
         data = DataConfig(name=data)
     config, make = _model(model)
-    parts = _Parts(config, make, data, classes, frozenset(offer(one) for one in schemes))
+    parts = _Parts(config, make, data, classes, frozenset(map(offer, (*schemes, *judges))))
     return answering(parts.prepared, ClientApp(mods=[_introduced, *mods]))
 
 
@@ -85,7 +89,7 @@ class _Parts:
     make: Maker | None
     data: DataConfig | FederatedData | Mapping[str, Any] | Callable[[Context], Examples]
     classes: int
-    schemes: frozenset[str]
+    allowed: frozenset[str]
 
     def prepared(self, message: Message, context: Context) -> tuple[Order, Node]:
         """What is asked of this node, and the node with the app's model and data."""
@@ -128,10 +132,17 @@ class _Parts:
         """Refuse settings that name code which is not the app's, before any of it is loaded."""
         values: Mapping[str, object] = message.content.config_records.get(wire.SETTINGS, {})
         for name in named_schemes(values):
-            if name not in SCHEMES and name not in self.schemes:
+            if name not in SCHEMES and name not in self.allowed:
                 raise BadInput(
                     f"scheme {name!r} is not one of this app's; client_app(schemes=[...]) lets it "
                     "in."
+                )
+        for key, name in named_paths(
+            values
+        ):  # whatever model and data it names, the app's are used
+            if key in ("loss", "metric") and name not in self.allowed:
+                raise BadInput(
+                    f"{key} {name!r} is not one of this app's; client_app(judges=[...]) lets it in."
                 )
         if values.get("pipeline") or values.get("stage-keys"):
             raise BadInput("pipeline must be empty in a Flower app.")

@@ -17,6 +17,7 @@ from bouquet.client_app.stores import Store
 from bouquet.core import cohort
 from bouquet.core.batches import Plan, draw, gather
 from bouquet.core.errors import BadInput
+from bouquet.core.judging import ACCURACY
 from bouquet.core.round import Total, rows_of
 from bouquet.core.scheme import Work
 from bouquet.core.seeding import generator
@@ -161,7 +162,7 @@ class Node:
                 self._add_diagnostics(received, states, result)
             if predictors is not None:
                 self._save_predictors(predictors, round_, chunk, models)
-            if outcomes is not None and self.problem.task.classes:
+            if outcomes is not None and self.problem.task.measured == ACCURACY.name:
                 self._save_outcomes(outcomes, round_, chunk, received, models)
         return result
 
@@ -221,8 +222,9 @@ class Node:
         scores = cohort.score(task, own, x, y, real, own=differ)
         for name, one in (("shared", shared), ("personal", scores)):
             result.metrics.setdefault(f"{name}_loss", []).extend(one.loss.tolist())
-            if task.classes:
-                result.metrics.setdefault(f"{name}_accuracy", []).extend(one.accuracy.tolist())
+            if task.measured:
+                measured = result.metrics.setdefault(f"{name}_{task.measured}", [])
+                measured.extend(one.metric.tolist())
         result.seconds["evaluation"] += time.perf_counter() - started
         return own if differ else {k: v.expand(len(clients), *v.shape) for k, v in own.items()}
 

@@ -64,7 +64,8 @@ def _limits(settings: Settings, classes: int, events: Sequence[Event]) -> dict[s
     for measure in ("shared_loss", "personal_loss"):
         found = [number for event in events if (number := event["metrics"].get(measure))]
         first = found[0] if found and math.isfinite(found[0]) else 1.0
-        usual = math.log(classes) if classes else first
+        known = classes and settings.run.loss in ("auto", "cross-entropy")
+        usual = math.log(classes) if known else first
         limits[measure] = settings.run.diverged_at * max(1.0, usual)
     return limits
 

@@ -138,7 +138,7 @@ class _Rounds:
         evaluated = None
         if full_evaluation(settings, round_, strategy.stage):
             evaluated = self.evaluate(strategy, round_)
-            add_evaluation(event, roster, evaluated)
+            add_evaluation(event, roster, evaluated, strategy.task.metric)
             self._append_history(round_)
         event["seconds"] = time.perf_counter() - started
         event["time"] = time.time()

@@ -19,6 +19,7 @@ from bouquet.flower import wire
 from bouquet.flower.private import HttpGrid, log
 from bouquet.models import personal_names
 from bouquet.objects import SchemeLike, flat, told_of
+from bouquet.parts import metric_of
 from bouquet.server_app.assembly import check_deployable
 from bouquet.server_app.divergence import divergence
 from bouquet.server_app.loop import full_evaluation
@@ -141,7 +142,7 @@ class PersonalizedStrategy(Strategy):
         if not self._evaluates:
             return None
         metrics = self._begun.aggregate_evaluate(server_round, replies)
-        add_evaluation(self._events[-1], self._roster, self.report)
+        add_evaluation(self._events[-1], self._roster, self.report, self._begun.task.metric)
         self._stop_if_diverged(Report(), self.report)
         return metrics
 
@@ -190,7 +191,9 @@ def _task(settings: Settings, roster: Roster, initial: Tree) -> Task:
     """The task as the server knows it: weights without a model."""
     assert roster.facts is not None  # a roster that was updated has met a node
     personal = personal_names(list(initial), settings.split)
-    return Task(nn.Module(), initial, roster.facts.classes, personal, settings.run.weight_decay)
+    run, classes = settings.run, roster.facts.classes
+    metric = metric_of(run.metric)
+    return Task(nn.Module(), initial, classes, personal, run.weight_decay, metric=metric)
 
 
 @contextmanager

@@ -144,14 +144,14 @@ class Introduction:
     warning: str = ""
 
 
-def measures(classes: int) -> tuple[str, ...]:
-    """The numbers an evaluation gives of each client."""
-    losses = ("shared_loss", "personal_loss")
-    return (*losses, "shared_accuracy", "personal_accuracy") if classes else losses
+def measures(metric: str) -> list[str]:
+    """The numbers an evaluation gives of each client, in the order of all tables."""
+    kinds = (metric, "loss") if metric else ("loss",)
+    return [f"{whose}_{kind}" for whose in ("shared", "personal") for kind in kinds]
 
 
 def read_reply(
-    reply: Message, kind: str, round_: int, asked: Collection[str], classes: int
+    reply: Message, kind: str, round_: int, asked: Collection[str], metric: str
 ) -> Reply:
     """A reply to a message of a kind, or a refusal.
 
@@ -165,8 +165,8 @@ def read_reply(
         In which round.
     asked : collection of str
         The clients the node was asked about.
-    classes : int
-        Of the task, which has no accuracy without.
+    metric : str
+        What the task is measured by beside the loss; empty for nothing.
     """
     with _refusing():
         _check_kind(reply, kind)
@@ -182,7 +182,7 @@ def read_reply(
         reasons = listed(note["reasons"], "reasons", text, len(failed))
         diverged = _known(note["diverged"], "diverged", failed)
         numbers = reply.content.metric_records[wire.METRICS]
-        scored = measures(classes) if clients and kind == MessageType.EVALUATE else ()
+        scored = measures(metric) if clients and kind == MessageType.EVALUATE else []
         spent = [f"seconds_{what}" for what in WORK]
         names(numbers, "its metrics", ("weight", *spent, *scored))
         return Reply(
@@ -304,8 +304,11 @@ def _known(values: object, what: str, asked: Collection[str]) -> list[str]:
 
 
 def _score(name: str) -> Callable[[object, str], float]:
-    """A loss may be NaN or infinite, which is how a run that diverges is noticed."""
-    return real if name.endswith("_loss") else _share
+    """A loss may be NaN or infinite, which is how a run that diverges is noticed.
+
+    So may a metric of the user's own, of which nothing is known.
+    """
+    return _share if name.endswith("_accuracy") else real
 
 
 def _share(value: object, what: str) -> float:

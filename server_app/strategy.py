@@ -274,7 +274,7 @@ class SchemeStrategy(Strategy):
         """A reply whose content can be trusted."""
         if not answer.has_error():
             self.report.bytes_up += _size(answer)
-        reply = read_reply(answer, self._kind, round_, asked, self.task.classes)
+        reply = read_reply(answer, self._kind, round_, asked, self.task.measured)
         uploads = reply.clients if self._kind == MessageType.TRAIN else []
         expected = sum(self._weights[client] for client in uploads)
         if not math.isclose(reply.weight, expected, rel_tol=1e-9):

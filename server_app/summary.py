@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bouquet.core.measure import LOSS, Measure
 from bouquet.core.trees import sha256
 from bouquet.server_app.membership import Client, Roster, by_node
 from bouquet.server_app.report import Report
@@ -15,8 +16,6 @@ from bouquet.storage.events import Event, Failure, Host, Metrics
 # A client's numbers by measure.
 Numbers = Mapping[str, float]
 Row = dict[str, Any]
-
-MEASURES = ("shared_accuracy", "shared_loss", "personal_accuracy", "personal_loss")
 
 
 def event_of(stage: str, round_: int, trained: Report) -> Event:
@@ -37,7 +36,7 @@ def event_of(stage: str, round_: int, trained: Report) -> Event:
     }
 
 
-def add_evaluation(event: Event, roster: Roster, evaluated: Report) -> None:
+def add_evaluation(event: Event, roster: Roster, evaluated: Report, metric: Measure) -> None:
     """Add an evaluation of all clients, with the models they have after the round, to its event."""
     event["timing"]["evaluation"] = evaluated.seconds.get("evaluation", 0.0)
     event["failures"] += _failures(evaluated)
@@ -52,6 +51,8 @@ def add_evaluation(event: Event, roster: Roster, evaluated: Report) -> None:
     late = {c: numbers for c, numbers in evaluated.scores.items() if roster.clients[c].joins}
     if late:
         event["newcomers"] = _means(roster, late)
+    if metric.said:
+        event["metric"] = metric.said
 
 
 def hosts(roster: Roster) -> dict[str, Host]:
@@ -68,7 +69,7 @@ def history_line(
     """What every client that was evaluated did in a round, column by column."""
     clients = sorted(scores)
     rows = [{**scores[client], **diagnostics.get(client, {})} for client in clients]
-    names = [*MEASURES, *dict.fromkeys(name for row in rows for name in row)]
+    names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [_short(row.get(name)) for row in rows] for name in names}
     known = {n: values for n, values in columns.items() if any(v is not None for v in values)}
     return {"version": 1, "round": round_, "clients": clients, **known}
@@ -81,7 +82,6 @@ def client_rows(
     rows = []
     late = any(client.joins for client in roster.clients.values())
     for client in sorted(roster.clients.values(), key=lambda one: one.id):
-        measured = scores.get(client.id, {})
         rows.append(
             {
                 "client": client.id,
@@ -89,7 +89,7 @@ def client_rows(
                 "train_examples": client.train_examples,
                 "test_examples": client.test_examples,
                 **({"joined": client.joins} if late else {}),
-                **{name: measured[name] for name in MEASURES if name in measured},
+                **scores.get(client.id, {}),
                 **diagnostics.get(client.id, {}),
             }
         )
@@ -117,18 +117,22 @@ def summary_of(
         "bytes_down": sum(event["bytes_down"] for event in events),
         "failures": sum(len(event["failures"]) for event in events),
     }
-    gains = [_gain(row) for row in rows]
+    metric, roster = strategy.task.metric, strategy.roster
+    measures = (metric, LOSS)
+    gains = [_gain(row, measures) for row in rows]
     summary["helped"] = sum(gain > 0 for gain in gains)
     summary["hurt"] = sum(gain < 0 for gain in gains)
-    summary |= _spreads(strategy.roster, rows)
+    if metric.said:
+        summary["metric"] = metric.said
+    summary |= _spreads(roster, rows, measures)
     late = [row for row in rows if row.get("joined")]
     if late:
         summary["newcomers"] = {
             "clients": [row["client"] for row in late],
             "joined": late[0]["joined"],
-            **_spreads(strategy.roster, late),
-            "others": _spreads(strategy.roster, [row for row in rows if not row["joined"]]),
-            "adaptation": [_means(strategy.roster, report.scores) for report in adaptation],
+            **_spreads(roster, late, measures),
+            "others": _spreads(roster, [row for row in rows if not row["joined"]], measures),
+            "adaptation": [_means(roster, report.scores) for report in adaptation],
         }
     summary["shared_sha256"] = sha256(strategy.shared)
     return summary
@@ -145,7 +149,7 @@ def _short(value: float | None) -> float | None:
 
 def _means(roster: Roster, scores: Mapping[str, Numbers]) -> Metrics:
     means: Metrics = {}
-    for name in MEASURES:
+    for name in dict.fromkeys(name for numbers in scores.values() for name in numbers):
         spread = _spread([(roster.clients[c], s[name]) for c, s in scores.items() if name in s])
         if spread:
             means[name] = spread["mean"]
@@ -171,22 +175,22 @@ def _spread(values: Sequence[tuple[Client, float]]) -> dict[str, float]:
         }
 
 
-def _spreads(roster: Roster, rows: Sequence[Row]) -> dict[str, Any]:
+def _spreads(roster: Roster, rows: Sequence[Row], measures: Sequence[Measure]) -> dict[str, Any]:
     """How the shared and the personal models do on clients' own test data."""
     spreads: dict[str, Any] = {"shared": {}, "personal": {}}
     for whose, by_measure in spreads.items():
-        for what in ("accuracy", "loss"):
-            name = f"{whose}_{what}"
+        for what in measures:
+            name = f"{whose}_{what.name}"
             measured = [(roster.clients[row["client"]], row[name]) for row in rows if name in row]
             if measured:
-                by_measure[what] = _spread(measured)
+                by_measure[what.name] = _spread(measured)
     return spreads
 
 
-def _gain(row: Row) -> float:
-    """How much better the personal model does than the shared one, by accuracy or else by loss."""
-    if "personal_accuracy" in row and "shared_accuracy" in row:
-        return float(row["personal_accuracy"] - row["shared_accuracy"])
-    if "personal_loss" in row and "shared_loss" in row:
-        return float(row["shared_loss"] - row["personal_loss"])
+def _gain(row: Row, measures: Sequence[Measure]) -> float:
+    """How much better the personal model does than the shared one, by the first measure known."""
+    for what in measures:
+        shared, personal = row.get(f"shared_{what.name}"), row.get(f"personal_{what.name}")
+        if shared is not None and personal is not None:
+            return float(what.gain(shared, personal))
     return math.nan

@@ -268,7 +268,7 @@ def answer(strategy: SchemeStrategy, order: Message) -> Message:
                 one.dtype
             )
     else:
-        metrics |= {name: [value / 100] * len(clients) for name in measures(strategy.task.classes)}
+        metrics |= {name: [value / 100] * len(clients) for name in measures(strategy.task.measured)}
     said = {"round": ROUND, "clients": clients, "failed": [], "reasons": [], "diverged": []}
     return Message(
         wire.content(upload, MetricRecord(metrics), ConfigRecord(cast(Any, said))), reply_to=order

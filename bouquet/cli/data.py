@@ -2,13 +2,16 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bouquet.cli import catalogue, listing
 from bouquet.cli.options import ConfigOption, KeysOption, key_values
 from bouquet.core.errors import BadInput
+
+if TYPE_CHECKING:
+    from bouquet.settings import Settings
 
 data_app = typer.Typer(no_args_is_help=True, help="The data sets there are.")
 
@@ -76,9 +79,19 @@ def data_fetch(
             fetch(name, progress)
 
 
+def _data_settings(name: str, config: Path | None, keys: list[str] | None) -> "Settings":
+    """The settings of a command about one data set, which its argument or a key names."""
+    from bouquet.settings import parse
+
+    values = key_values(config, keys) | ({"data.name": name} if name else {})
+    if "data.name" not in values:
+        raise BadInput("Name a data set: one of bouquet data list, or ./file.py:name.")
+    return parse(values)
+
+
 @data_app.command("describe")
 def data_describe(
-    name: Annotated[str, typer.Argument(help="A data set.")],
+    name: Annotated[str, typer.Argument(help="A data set.")] = "",
     config: ConfigOption = None,
     keys: KeysOption = None,
     picture: Annotated[
@@ -92,14 +105,16 @@ def data_describe(
       bouquet data describe digits -c data.partition=dirichlet
 
       bouquet data describe mnist -c data.clients=100 --picture mnist.png
+
+      bouquet data describe ./mine.py:hospitals
     """
     from bouquet.cli.display import describe, err, out
     from bouquet.data import load
     from bouquet.data.describe import draw, label_table
     from bouquet.data.prepare import size_warning
-    from bouquet.settings import parse
 
-    settings = parse(key_values(config, keys) | {"data.name": name})
+    settings = _data_settings(name, config, keys)
+    name = settings.data.called
     if picture is not None and picture.suffix.lower() != ".png":
         raise BadInput(f"--picture takes a file that ends in .png, not {str(picture)!r}.")
     found = load(settings.data, settings.run.seed, settings.dtype)
@@ -116,8 +131,8 @@ def data_describe(
 
 @data_app.command("split")
 def data_split(
-    name: Annotated[str, typer.Argument(help="A data set.")],
     out: Annotated[Path, typer.Option(help="A new directory.", metavar="DIR")],
+    name: Annotated[str, typer.Argument(help="A data set.")] = "",
     config: ConfigOption = None,
     keys: KeysOption = None,
 ) -> None:
@@ -130,11 +145,10 @@ def data_split(
     from bouquet.cli.display import out as console
     from bouquet.data import load
     from bouquet.data.folder import split_up
-    from bouquet.settings import parse
 
-    settings = parse(key_values(config, keys) | {"data.name": name})
+    settings = _data_settings(name, config, keys)
     found = load(settings.data, settings.run.seed, settings.dtype)
     if not found.classes:
-        raise BadInput(f"data split needs classes, and {name} has none.")
+        raise BadInput(f"data split needs classes, and {settings.data.called} has none.")
     split_up(found, out)
     console.print(f"{len(found.clients)} clients: {out}", highlight=False, soft_wrap=True)

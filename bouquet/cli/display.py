@@ -16,7 +16,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from bouquet.report.seeds import Result, Spread, measure, outcome, over_seeds
+from bouquet.core.measure import in_summary
+from bouquet.report.seeds import Result, Spread, outcome, over_seeds
 from bouquet.storage.events import short
 from bouquet.storage.runs import number
 
@@ -106,7 +107,7 @@ def _holdings(data: "FederatedData") -> Table:
 
 def results(runs: "Sequence[Run]") -> Table:
     """One line a run: how well, how evenly, at what cost."""
-    what = measure(runs[0].summary)
+    what = in_summary(runs[0].summary).name
     table = Table(title=None, header_style="bold")
     table.add_column("scheme", no_wrap=True)
     for heading in (
@@ -160,7 +161,7 @@ def show_json(result: object) -> None:
 def show_seeds(runs: "Sequence[Run]", folder: Path) -> None:
     """Print the table of schemes that ran with several seeds each, and where the runs are."""
     summaries = [run.summary for run in runs]
-    out.print(seeds_table(measure(summaries[0]), over_seeds(summaries)))
+    out.print(seeds_table(in_summary(summaries[0]).name, over_seeds(summaries)))
     out.print(f"[dim]Means over the seeds ± standard deviations. {EXPLAINED}")
     out.print(f"{len(runs)} runs: {folder}", highlight=False, soft_wrap=True)
 
@@ -186,8 +187,8 @@ def _with_spread(value: Spread) -> str:
 
 
 def course(run: "Run") -> str:
-    """How the personal models' accuracy, or else loss, went over the rounds, as a line of text."""
-    metrics, what = [event["metrics"] for event in run.events], measure(run.summary)
+    """How the personal models' metric, or else loss, went over the rounds, as a line of text."""
+    metrics, what = [event["metrics"] for event in run.events], in_summary(run.summary).name
     found = [number(one.get(f"personal_{what}")) for one in metrics]
     values = [value for value in found if value is not None]
     if len(values) < 2:
@@ -207,7 +208,7 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
 def newcomers(summary: dict[str, Any]) -> str:
     """How the clients that came late do, beside the others."""
     late = summary["newcomers"]
-    what = "accuracy" if "accuracy" in late["shared"] else "loss"
+    what = in_summary(summary).name
     count = f"{len(late['clients'])} newcomer{'s' * (len(late['clients']) != 1)}"
     shared, personal = (short(late[whose][what]["mean"]) for whose in ("shared", "personal"))
     others = short(late["others"]["personal"][what]["mean"])

@@ -54,10 +54,10 @@ def keep_freed_memory() -> None:
 
 @dataclass(frozen=True)
 class Scores:
-    """Loss and accuracy of a model on each client's own test data."""
+    """Loss and metric of a model on each client's own test data."""
 
     loss: Tensor
-    accuracy: Tensor
+    metric: Tensor
 
 
 def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) -> list[list[str]]:
@@ -188,9 +188,8 @@ def _say_one_by_one(task: Task, why: Exception) -> None:
             return
         _warned_of.add(model)
     reason = str(why).partition("\n")[0].partition(". ")[0]
-    _log.warning(
-        "Clients work one by one, which is slow: %s cannot be batched (%s).", model.__name__, reason
-    )
+    what = model.__name__ + " or its loss" * (task.criterion is not None)
+    _log.warning("Clients work one by one, which is slow: %s cannot be batched (%s).", what, reason)
 
 
 def forget() -> None:

@@ -48,6 +48,8 @@ class Key:
         Whether ``low`` itself is excluded.
     choices : tuple of str
         The words a text may be; empty for any text.
+    own : bool
+        Whether it may also be the path of something of the user's own.
     degenerate : str
         The value at which the scheme turns into a simpler one, and which one.
     step : bool
@@ -63,6 +65,7 @@ class Key:
     high: float = math.inf
     open_low: bool = False
     choices: tuple[str, ...] = ()
+    own: bool = False
     degenerate: str = ""
     step: bool = False
 
@@ -70,7 +73,9 @@ class Key:
     def allowed(self) -> str:
         """What a value must be, in words."""
         if self.choices:
-            return "one of " + ", ".join(repr(choice) for choice in self.choices)
+            listed = "one of " + ", ".join(repr(choice) for choice in self.choices)
+            yours = ", or package.module:name or ./file.py:name for one of yours"
+            return listed + yours * self.own
         words = _TYPE_NAMES[self.kind]
         if self.kind is int or self.kind is float:
             low, high = _plain(self.low), _plain(self.high)
@@ -93,7 +98,7 @@ class Key:
             raise wrong
         if self.kind is float and isinstance(value, int):
             value = float(value)
-        if not isinstance(value, self.kind) or (self.choices and value not in self.choices):
+        if not isinstance(value, self.kind) or (self.choices and not self._chosen(value)):
             raise wrong
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             too_low = value <= self.low if self.open_low else value < self.low
@@ -102,6 +107,9 @@ class Key:
             if self.kind is float and value > LARGEST:
                 raise BadInput(f"{self.name} must be at most {_plain(LARGEST)}, not {value!r}.")
         return value  # type: ignore[return-value]  # one of the four kinds by now
+
+    def _chosen(self, value: object) -> bool:
+        return value in self.choices or (self.own and ":" in str(value))
 
 
 def _writable(text: str) -> bool:
@@ -128,6 +136,7 @@ def key(
     high: float = math.inf,
     open_low: bool = False,
     choices: tuple[str, ...] = (),
+    own: bool = False,
     degenerate: str = "",
     step: bool = False,
 ) -> Any:
@@ -141,6 +150,7 @@ def key(
         "high": high,
         "open_low": open_low,
         "choices": choices,
+        "own": own,
         "degenerate": degenerate,
         "step": step,
     }

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 from torch.nn.modules.conv import _ConvNd as _Convolution
 
 from bouquet.core.chance import Seeded
+from bouquet.core.judging import ACCURACY, Judge, Metric, cross_entropy
 from bouquet.core.trees import Tree, dot
 
 
@@ -80,6 +80,10 @@ class Task:
     whole : bool
         Whether padding would change what the model learns or says, because it draws for the
         whole batch or takes statistics over it: its clients train and are judged one by one.
+    criterion : callable, optional
+        The loss of each example by outputs and targets; without, the data's own.
+    metric : Metric
+        What models are compared by; data without classes have no accuracy.
     """
 
     module: nn.Module
@@ -90,6 +94,13 @@ class Task:
     draws: bool = False
     whole: bool = False
     kind: Hashable = None
+    criterion: Judge | None = None
+    metric: Metric = ACCURACY
+
+    @property
+    def measured(self) -> str:
+        """The metric's name; empty where there is none."""
+        return self.metric.name if self.classes or self.metric != ACCURACY else ""
 
     @cached_property
     def _judged(self) -> nn.Module:
@@ -113,38 +124,34 @@ class Task:
         return said
 
     def losses(self, params: Tree, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Each example's loss, and whether it was predicted right."""
+        """Each example's loss, and its metric: whether it was predicted right."""
         return self.judge(self.output(params, x), x, y)
 
     def judge(self, output: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Each output's loss, and whether it is right (of a text: at which share of places)."""
-        if self.classes and y.ndim == 2:
-            return _text(output, y)
+        """Each output's loss and metric; where there is no metric, false."""
+        losses = self._losses(output, x, y)
+        if self.measured:
+            return losses, self.metric.of(output, y)
+        return losses, torch.zeros_like(losses, dtype=torch.bool)
+
+    def _losses(self, output: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        if self.criterion is not None:
+            return self.criterion(output, y)
         if self.classes:
-            return cross_entropy(output, y, reduction="none"), output.argmax(dim=1) == y
+            return cross_entropy(output, y)
         gap = output - y
-        loss = 0.5 * torch.einsum("bi,bij,bj->b", gap, x, gap)
-        return loss, torch.zeros_like(loss, dtype=torch.bool)
+        return 0.5 * torch.einsum("bi,bij,bj->b", gap, x, gap)
 
     def loss(self, params: Tree, batch: Batch) -> Tensor:
         """The batch's mean loss, f(w; ξ), with the decay where there is one."""
         seed = int(batch.chance) if self.draws else 0
         output = self.training_output(params, batch.x, seed)
-        loss = self.judge(output, batch.x, batch.y)[0] @ batch.weight
+        loss = self._losses(output, batch.x, batch.y) @ batch.weight
         return loss + 0.5 * self.weight_decay * dot(params, params) if self.weight_decay else loss
 
     def score(self, params: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean loss and accuracy on the examples that are no padding."""
-        losses, right = self.losses(params, x, y)
-        return losses @ real / real.sum(), right.to(real.dtype) @ real / real.sum()
-
-
-def _text(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss and accuracy of each text, as means over its positions.
-
-    Positions with the target -100, which torch's cross entropy knows as none, do not count.
-    """
-    losses = cross_entropy(output.transpose(1, 2), y, reduction="none")
-    count = (y != -100).sum(dim=1).clamp(min=1)
-    right = (output.argmax(dim=2) == y).sum(dim=1)
-    return losses.sum(dim=1) / count, right.to(losses.dtype) / count
+        """Mean loss and metric on the examples that are no padding."""
+        losses, metric = self.losses(params, x, y)
+        # What a metric says of padding may be infinite, and that times 0 is NaN.
+        counted = torch.where(real > 0, metric.to(real.dtype), 0)
+        return losses @ real / real.sum(), counted @ real / real.sum()

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bouquet.data.federated import DataConfig, FederatedData, Split
-    from bouquet.data.sources import DATASETS, DataSet, load
+    from bouquet.data.sources import DATASETS, DataSet, data_set, load
 
-__all__ = ["DATASETS", "DataConfig", "DataSet", "FederatedData", "Split", "load"]
+__all__ = ["DATASETS", "DataConfig", "DataSet", "FederatedData", "Split", "data_set", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from bouquet.core.config import key
 from bouquet.core.errors import BadInput
 from bouquet.core.seeding import generator
 from bouquet.data.prepare import Preparation, preparation
+from bouquet.imports import called
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class DataConfig:
     name: str = key(
         "digits",
         "the data set",
+        own=True,
         choices=(
             "cifar10",
             "digits",
@@ -97,6 +99,11 @@ class DataConfig:
     features: int = key(60, "synthetic: inputs of an example", low=1)
     classes: int = key(10, "synthetic: classes", low=2)
     examples: int = key(100, "synthetic: examples of each client", low=2)
+
+    @property
+    def called(self) -> str:
+        """What people and folders call the data set."""
+        return called(self.name)
 
 
 @dataclass(frozen=True)

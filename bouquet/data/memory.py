@@ -1,6 +1,7 @@
 """Federated data that a program has in memory, written where a run can find it again."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from bouquet.core.errors import BadInput
-from bouquet.data.examples import checked_labels
+from bouquet.data.examples import checked_labels, drawn
 from bouquet.data.federated import DataConfig, FederatedData, numbered
 from bouquet.data.folder import joined
 from bouquet.storage.files import file_name
@@ -43,7 +44,13 @@ def write_clients(source: object, folder: Path) -> None:
             np.savez(place / f"{name}.npz", x=x, y=y)
 
 
-def in_memory(source: object, classes: int, seed: int, dtype: torch.dtype) -> FederatedData:
+def in_memory(
+    source: object,
+    classes: int,
+    seed: int,
+    dtype: torch.dtype,
+    config: DataConfig = DataConfig(),  # noqa: B008  # it cannot change
+) -> FederatedData:
     """Clients' examples as a federation, without a file.
 
     Parameters
@@ -56,15 +63,19 @@ def in_memory(source: object, classes: int, seed: int, dtype: torch.dtype) -> Fe
         Decides what a client without a test part holds out.
     dtype : torch.dtype
         Of the inputs, unless they are whole numbers.
+    config : DataConfig
+        How many of the clients take part and what they hold out.
     """
-    parts = {client: _examples(held, client) for client, held in sorted(_clients(source).items())}
+    everyone = sorted(_clients(source).items())
+    some = [everyone[number] for number in drawn(len(everyone), config.max_clients, seed)]
+    parts = {client: _examples(held, client) for client, held in some}
     found = [int(y.max(initial=-1)) + 1 for both in parts.values() for _, y in both]
     classes = classes or max(found)
     if max(found) > classes:
         raise BadInput(f"data has the label {max(found) - 1}, but there are {classes} classes.")
     pairs = [(both[0], both[1] if both[1:] else None) for both in parts.values()]
-    config = DataConfig(path="data")  # what complaints call it
-    return joined(config, seed, dtype, list(parts), pairs, numbered(classes))
+    called = replace(config, path="data")  # by complaints
+    return joined(called, seed, dtype, list(parts), pairs, numbered(classes))
 
 
 def _examples(held: Sequence[Any], client: str) -> list[tuple[Array, NDArray[np.int64]]]:

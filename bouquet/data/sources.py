@@ -17,9 +17,11 @@ from bouquet.data.examples import refuse_gaps, shared_out
 from bouquet.data.federated import DataConfig, FederatedData, Split, client_ids
 from bouquet.data.folder import folder
 from bouquet.data.images import cifar10, emnist_writers, fashion_mnist, mnist, mnist_writers
+from bouquet.data.own import own_data
 from bouquet.data.partitions import downsampled, split_clients
 from bouquet.data.sensors import har, har_features, uci_har, vehicle
 from bouquet.data.text import movielens, shakespeare, stackoverflow
+from bouquet.imports import is_path
 
 Floats = NDArray[np.float64]
 Loader = Callable[..., FederatedData]  # of a config, a seed and a dtype
@@ -53,6 +55,13 @@ class DataSet:
     alone: bool = False
 
 
+def data_set(name: str) -> DataSet:
+    """The data set of a name: one of ours, or what a function of the user's own gives."""
+    if is_path(name):
+        return DataSet(name, "your own, by a function", natural=True, model="mlp", loader=own_data)
+    return DATASETS[name]
+
+
 def load(
     config: DataConfig, seed: int, dtype: torch.dtype, only: Sequence[str] | None = None
 ) -> FederatedData:
@@ -69,7 +78,7 @@ def load(
     only : sequence of str, optional
         The clients to load, on a device; of ``data.name=folder`` nobody else's files are opened.
     """
-    entry = DATASETS[config.name]
+    entry = data_set(config.name)
     state = random.getstate()  # importing scikit-learn or datasets draws from it
     try:
         if only is None:

@@ -20,7 +20,7 @@ from bouquet.deploy.commands import link_command as link_command
 from bouquet.deploy.commands import node_command as node_command
 from bouquet.deploy.commands import node_environment as node_environment
 from bouquet.deploy.superlink import Deployment
-from bouquet.imports import is_path
+from bouquet.imports import named_paths
 from bouquet.server_app.assembly import check_deployable
 from bouquet.server_app.main import WRONG_INPUT
 from bouquet.settings import Settings, parse
@@ -43,8 +43,8 @@ def hosts_of(settings: Settings, folder: RunFolder) -> list[Host]:
     names = [f"node{number:0{len(str(nodes - 1))}d}" for number in range(nodes)]
     # Who deploys on this machine owns the devices, too.
     schemes = [stage.scheme for stage in settings.stages if stage.scheme not in SCHEMES]
-    models = [settings.model.name] if is_path(settings.model.name) else []
-    named = tuple(dict.fromkeys([*schemes, *models]))
+    parts = [name for _, name in named_paths(settings.flat())]
+    named = tuple(dict.fromkeys([*schemes, *parts]))
     return [
         Host(name, tuple(clients[number::nodes]), disks / name, settings.data.path, named)
         for number, name in enumerate(names)

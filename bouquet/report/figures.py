@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bouquet.core.measure import ACCURATE, LOSS, Measure
 from bouquet.storage.runs import Group, Run, number, stage_starts
 
 # Okabe and Ito's colours, which people who confuse red and green can tell apart.
@@ -61,12 +62,15 @@ def _draw_all(groups: Sequence[Group]) -> list[_Drawing]:
     groups = [replace(group, name=_named(group)) for group in groups]
     runs = [run for group in groups for run in group.runs]
     drawings = []
-    for what in ("accuracy", "loss"):
+    compared = dict.fromkeys(run.measure for run in runs)
+    for what in dict.fromkeys([*(one.name for one in compared), LOSS.name]):
         if any(f"personal_{what}" in event["metrics"] for run in runs for event in run.events):
             drawings.append(_curves(groups, what))
-    measured = [group for group in groups if any(map(changes, group.runs))]
-    if measured:
-        drawings += [_violins(measured), _scatter(measured)]
+    for measure in compared:
+        alike = [group for group in groups if group.runs[0].measure == measure]
+        measured = [group for group in alike if any(map(changes, group.runs))]
+        if measured:
+            drawings += [_violins(measured, measure), _scatter(measured, measure)]
     return drawings
 
 
@@ -76,15 +80,17 @@ def _named(group: Group) -> str:
 
 
 def changes(run: Run) -> list[tuple[float, float]]:
-    """Each client's training examples, and how much more accurate its own model is."""
-    found = []
+    """Each client's training examples, and how much better its own model does by the metric."""
+    measure, found = run.measure, []
+    if measure == LOSS:
+        return []
     for row in run.clients:
         size, shared, own = (
             number(row.get(key))
-            for key in ("train_examples", "shared_accuracy", "personal_accuracy")
+            for key in ("train_examples", f"shared_{measure.name}", f"personal_{measure.name}")
         )
         if size is not None and shared is not None and own is not None:
-            found.append((size, own - shared))
+            found.append((size, measure.gain(shared, own)))
     return found
 
 
@@ -168,24 +174,25 @@ def _end(metrics: dict[str, Any], measure: str, end: str) -> float:
     return float(metrics[measure]) if found is None else found
 
 
-def _violins(measured: Sequence[Group]) -> _Drawing:
+def _violins(measured: Sequence[Group], measure: Measure) -> _Drawing:
     figure = _figure(11, 1.8 + 0.75 * len(measured))
     axis = figure.subplots()
     for place, group in enumerate(measured):
         rows = [row for run in group.runs for row in run.clients]
         for whose, shift, colour in (("shared", 0.19, SAME), ("personal", -0.19, HELPED)):
-            values = [number(row.get(f"{whose}_accuracy")) for row in rows]
+            values = [number(row.get(f"{whose}_{measure.name}")) for row in rows]
             known = [value for value in values if value is not None]
             height = len(measured) - 1 - place + shift
             _violin(axis, known, height, colour)
             axis.plot([], [], color=colour, linewidth=6, label=whose if not place else None)
     axis.set_yticks(range(len(measured)), [group.name for group in reversed(measured)])
-    axis.set(xlabel="accuracy on the client's own test data")
+    axis.set(xlabel=f"{measure.name} on the client's own test data")
     figure.legend(loc="outside lower center", ncols=2)
-    words = "How the clients' accuracies are spread; a dot is a client, the line their median."
+    many = "accuracies" if measure == ACCURATE else f"{measure.name} numbers"
+    words = f"How the clients' {many} are spread; a dot is a client, the line their median."
     if any(len(group.runs) > 1 for group in measured):
         words += " Clients of several seeds are together, so there are as many dots of each."
-    return _Drawing(figure, "spread", "Clients", words)
+    return _Drawing(figure, _file("spread", measure), "Clients", words)
 
 
 def _violin(axis: Any, values: Sequence[float], height: float, colour: str) -> None:
@@ -201,7 +208,7 @@ def _violin(axis: Any, values: Sequence[float], height: float, colour: str) -> N
     axis.vlines(middle, height - 0.16, height + 0.16, color=colour, linewidth=2)
 
 
-def _scatter(measured: Sequence[Group]) -> _Drawing:
+def _scatter(measured: Sequence[Group], measure: Measure) -> _Drawing:
     columns = min(3, len(measured))
     rows = -(-len(measured) // columns)
     figure = _figure(11, 0.8 + 3 * rows)
@@ -220,12 +227,18 @@ def _scatter(measured: Sequence[Group]) -> _Drawing:
         axis.set_title(group.name, fontsize=9)
         axis.legend(fontsize=7)
     figure.supxlabel("training examples", fontsize=10)
-    figure.supylabel("personal less shared accuracy", fontsize=10)
+    first, second = ("shared", "personal") if measure.lower_is_better else ("personal", "shared")
+    figure.supylabel(f"{first} less {second} {measure.name}", fontsize=10)
+    chance = "the verdict below does" if measure == ACCURATE else "and there is no verdict on them"
     words = (
-        "Every client's change in accuracy from the shared to its own model, against how many "
-        "examples it trains on. Points alone say nothing of chance: the verdict below does."
+        f"Every client's change in {measure.name} from the shared to its own model, against how "
+        f"many examples it trains on. Points alone say nothing of chance: {chance}."
     )
-    return _Drawing(figure, "change", "Helped and hurt", words)
+    return _Drawing(figure, _file("change", measure), "Helped and hurt", words)
+
+
+def _file(name: str, measure: Measure) -> str:
+    return name if measure == ACCURATE else f"{name}-{measure.name}"
 
 
 def _figure(width: float, height: float) -> Any:

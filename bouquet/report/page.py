@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import ACCURATE, LOSS
 from bouquet.report.figures import Picture, draw_all
 from bouquet.report.outcomes import Verdicts, verdicts
 from bouquet.report.seeds import spread
@@ -90,12 +91,12 @@ def _measures(group: Sequence[Run]) -> dict[str, list[float]]:
     """What is compared, with a value for each run that ended."""
     found: dict[str, list[float]] = {}
     for run in group:
-        for what in ("accuracy", "loss"):
+        for what in dict.fromkeys((run.measure, LOSS)):
             for whose in ("shared", "personal"):
-                spread = run.summary.get(whose, {}).get(what, {})
-                _note(found, f"{whose}_{what}", spread.get("mean"))
-            worst = run.summary.get("personal", {}).get(what, {})
-            _note(found, f"worst_{what}", worst.get("min" if what == "accuracy" else "max"))
+                spread = run.summary.get(whose, {}).get(what.name, {})
+                _note(found, f"{whose}_{what.name}", spread.get("mean"))
+            worst = run.summary.get("personal", {}).get(what.name, {})
+            _note(found, f"worst_{what.name}", what.worst(worst))
         for name in ("helped", "hurt"):
             _note(found, name, run.summary.get(name))
         if run.summary:
@@ -160,19 +161,26 @@ def _html(
 ) -> str:
     title = f"Report on {len(runs)} run{'s' * (len(runs) != 1)}"
     name_of = {run.path: name for run, name in zip(runs, names, strict=True)}
+    others = sorted({run.measure.name for run in runs} - {ACCURATE.name, LOSS.name})
+    better = "does better, worse by the metric" if others else "is more, less accurate"
     body = [f"<h1>{title}</h1>", "<h2>Comparison</h2>", _comparison_table(compared)]
     body.append(
         '<p class="soft">Mean ± standard deviation over the seeds of a configuration, of means '
         "over clients, each on its own test data. Worst: the client whose personal model does "
-        "worst. Helped, hurt: clients whose personal model is more, less accurate than the shared "
+        f"worst. Helped, hurt: clients whose personal model {better} than the shared "
         "one, by chance or not.</p>"
     )
     body += [_figure_of(one) for one in pictures]
     body.append("<h2>Who is helped, who is hurt</h2>")
     body += [_verdict(one, name_of[one.run.path]) for one in judged]
+    if others:
+        body.append(
+            f"<p>There is no verdict for {escape(', '.join(others))}: it compares right and wrong "
+            "answers, so it is for accuracy alone.</p>"
+        )
     if judged:
         body.append(_METHOD)
-    else:
+    elif not others:
         body.append(
             "<p>Whether a difference is more than chance needs each model's answers to the same "
             "examples: run with <code>-c save-outcomes=true</code>, and with <code>-c "

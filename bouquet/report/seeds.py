@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
+from bouquet.core.measure import in_summary
+
 Summary = Mapping[str, Any]
 
 
@@ -63,17 +65,11 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(mean(values), stdev(values) if finite and len(values) > 1 else None)
 
 
-def measure(summary: Summary) -> str:
-    """What a run's models are judged by."""
-    return "accuracy" if "accuracy" in summary["personal"] else "loss"
-
-
 def outcome(summary: Summary) -> tuple[float, float, float]:
     """Of the shared model, of the personal ones, and of the worst of these."""
-    what = measure(summary)
-    personal = summary["personal"][what]
-    worst = personal["min"] if what == "accuracy" else personal["max"]
-    return _number(summary["shared"][what]["mean"]), _number(personal["mean"]), _number(worst)
+    what = in_summary(summary)
+    shared, personal = (summary[whose][what.name] for whose in ("shared", "personal"))
+    return _number(shared["mean"]), _number(personal["mean"]), _number(what.worst(personal))
 
 
 def _number(told: float | None) -> float:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import NotRequired, TypedDict, cast
 
+from bouquet.core.measure import ACCURATE, Said, in_event
 from bouquet.core.untrusted import Malformed, ids, listed, number, real, text, whole
 
 # Means and percentiles over clients by name; in a log, what is not finite is null.
@@ -39,6 +40,7 @@ class Event(TypedDict):
     bytes_down: int
     evaluated: NotRequired[int]
     metrics: Metrics
+    metric: NotRequired[Said]
     hosts: NotRequired[dict[str, Host]]
     newcomers: NotRequired[Metrics]
     time: NotRequired[float]
@@ -108,14 +110,15 @@ def telling(brief: bool = False) -> Callable[[Event], str]:
     A round without evaluation shows the numbers last known, and the round they are of. Beside a
     bar there is little room: with ``brief`` accuracy goes without saying, and so does the time.
     """
-    known: tuple[int, Metrics] = (0, {})
+    known: Event | None = None
 
     def words(event: Event) -> str:
         nonlocal known
-        known = (event["round"], event["metrics"]) if event["metrics"] else known
-        numbers = _measured(known[1], brief)
-        if numbers and known[0] != event["round"]:
-            numbers[-1] += f" (round {known[0]})"
+        if known is None or event["metrics"]:
+            known = event
+        numbers = _measured(known, brief)
+        if numbers and known["round"] != event["round"]:
+            numbers[-1] += f" (round {known['round']})"
         failed = [f"{len(event['failures'])} failed"] if event["failures"] else []
         time = f"{event['seconds']:.2f} s/round"
         return "  ".join([*failed, *numbers] if brief else [time, *numbers, *failed])
@@ -123,10 +126,12 @@ def telling(brief: bool = False) -> Callable[[Event], str]:
     return words
 
 
-def _measured(metrics: Metrics, brief: bool) -> list[str]:
-    what = "accuracy" if "shared_accuracy" in metrics else "loss"
-    said = "" if brief and what == "accuracy" else f"{what} "
-    found = {whose: metrics.get(f"{whose}_{what}") for whose in ("shared", "personal")}
+def _measured(event: Event, brief: bool) -> list[str]:
+    what = in_event(event)
+    said = "" if brief and what == ACCURATE else f"{what.name} "
+    found = {
+        whose: event["metrics"].get(f"{whose}_{what.name}") for whose in ("shared", "personal")
+    }
     return [f"{who} {said}{short(value)}" for who, value in found.items() if value is not None]
 
 

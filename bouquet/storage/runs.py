@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import ACCURATE, Measure, in_event, in_summary
+from bouquet.imports import called
 from bouquet.storage.events import Event, parse_events
 
 Row = dict[str, float | str | None]
@@ -65,7 +67,15 @@ class Run:
     @property
     def data(self) -> str:
         """The data set."""
-        return str(self.config.get("data.name", "?"))
+        return called(str(self.config.get("data.name", "?")))
+
+    @property
+    def measure(self) -> Measure:
+        """What its models are compared by."""
+        judged = [event for event in self.events if event["metrics"]]
+        if judged:
+            return in_event(judged[-1])
+        return in_summary(self.summary) if self.summary else ACCURATE
 
     @property
     def seed(self) -> int:

@@ -26,6 +26,7 @@ from fastapi.responses import (
 )
 
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import LOSS
 from bouquet.storage.runs import Run
 from bouquet.watch.live import Watch
 from bouquet.watch.views import client_details, details, history_details, overview
@@ -182,11 +183,13 @@ def _metrics(runs: dict[str, Run]) -> str:
             "round": line["round"],
             "rounds": line["rounds"],
             "running": int(line["state"] == "running"),
-            **{k: line[k] for k in ("shared_accuracy", "personal_accuracy")},
         }
+        what = line["measure"]
+        if what != LOSS.name:
+            numbers |= {k: line[k] for k in (f"shared_{what}", f"personal_{what}")}
         for name, value in numbers.items():
             if value is not None:
-                lines.append(f"bouquet_{name}{{run={label}}} {value}")
+                lines.append(f"bouquet_{name.replace('-', '_')}{{run={label}}} {value}")
     return "\n".join(sorted(lines)) + "\n"
 
 

@@ -4,10 +4,12 @@ import base64
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import numpy as np
 
+from bouquet.core.measure import LOSS, Measure
 from bouquet.storage.events import Event, Host
 from bouquet.storage.history import Line, latest, of_client, spreads
 from bouquet.storage.runs import Run, labels, number, stage_starts
@@ -19,12 +21,6 @@ MOST_POINTS = 400
 MOST_CELLS = 400
 MOST_FAILURES = 200
 MOST_NAMES = 8  # of a node's clients
-MEASURES = tuple(
-    f"{whose}_{what}{end}"
-    for whose in ("shared", "personal")
-    for what in ("accuracy", "loss")
-    for end in ("", "_p10", "_p90")
-)
 
 
 def overview(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
@@ -47,14 +43,22 @@ def _line(name: str, label: str, run: Run) -> dict[str, Any]:
         "rounds": run.rounds,
         "left": run.seconds_left() if run.state() == "running" else None,
         "silent": time.time() - run.seen,
-        **{key: number(metrics.get(key)) for key in MEASURES[::3]},
+        "measure": run.measure.name,
+        **{key: number(metrics.get(key)) for key in _columns(run.measure)},
     }
+
+
+def _columns(measure: Measure) -> list[str]:
+    """Of a run's numbers, those it is compared by and the losses."""
+    kinds = dict.fromkeys((measure, LOSS))
+    return [f"{whose}_{kind.name}" for whose in ("shared", "personal") for kind in kinds]
 
 
 def details(run: Run) -> dict[str, Any]:
     """All that a page shows of one run at once; its history may take longer to read."""
     clients = _clients(run)
     return {
+        "measure": asdict(run.measure),
         "curve": _curve(run.events),
         "stages": stage_starts(run),
         "cost": _cost(run.events),
@@ -94,7 +98,8 @@ def _curve(events: Sequence[Event]) -> dict[str, list[float | None]]:
     """The measures over the rounds that have any."""
     judged = _thin([event for event in events if event["metrics"]])
     curve: dict[str, list[float | None]] = {"round": [event["round"] for event in judged]}
-    for name in MEASURES:
+    there = dict.fromkeys(name for event in judged for name in event["metrics"])
+    for name in (name for name in there if name.startswith(("shared_", "personal_"))):
         values = [number(event["metrics"].get(name)) for event in judged]
         if any(value is not None for value in values):
             curve[name] = values
@@ -140,7 +145,7 @@ def _clients(run: Run, lines: Sequence[Line] = ()) -> list[dict[str, Any]]:
     The table is there when a run has ended; until then, the history is all there is.
     """
     rows: dict[str, dict[str, Any]] = {str(row["client"]): dict(row) for row in run.clients}
-    ended = run.state() == "finished"
+    ended, measure = run.state() == "finished", run.measure
     for client, numbers in latest(lines).items():
         row = rows.setdefault(client, {"client": client})
         # A table of a run that goes on is from before it was resumed.
@@ -152,9 +157,9 @@ def _clients(run: Run, lines: Sequence[Line] = ()) -> list[dict[str, Any]]:
     failed = Counter(failure["client"] for failure in _failures(run))
     for client in sorted({*rows, *seen, *failed}):
         row = rows.setdefault(client, {"client": client})
-        shared, own = row.get("shared_accuracy"), row.get("personal_accuracy")
-        if isinstance(shared, float) and isinstance(own, float):
-            row["change"] = own - shared
+        shared, own = row.get(f"shared_{measure.name}"), row.get(f"personal_{measure.name}")
+        if measure != LOSS and isinstance(shared, float) and isinstance(own, float):
+            row["change"] = measure.gain(shared, own)
         row["trained"], row["last_seen"] = seen.get(client, (0, None))
         row["failures"] = failed[client]
     return [rows[client] for client in sorted(rows)]

@@ -123,6 +123,33 @@ def test_clients_are_sorted_filtered_and_opened(page: Page, tmp_path: Path) -> N
         page.wait("!document.getElementById('client').open")
 
 
+def test_another_metric_takes_the_place_of_accuracy(page: Page, tmp_path: Path) -> None:
+    numbers = {
+        "shared_error": 0.5,
+        "shared_loss": 1.0,
+        "personal_error": 0.25,
+        "personal_loss": 2.0,
+    }
+    metric = {"name": "error", "lower_is_better": True}
+    run = write_run(
+        tmp_path / "run", event(1, clients=["a"], metrics=numbers, metric=metric) + "\n"
+    )
+    columns = {name: [value] for name, value in numbers.items()}
+    (run / "history.jsonl").write_text(json.dumps({"round": 1, "clients": ["a"], **columns}) + "\n")
+    with serving(tmp_path) as visitor:
+        visit(page, visitor.port)
+        chosen = "[...document.getElementById('measure').options].map((one) => one.value).join()"
+        page.wait(f"{chosen} === 'error,loss'")
+        shown = "document.getElementById('personal').getAttribute('aria-label')"
+        assert page.run(shown).startswith("personal error over rounds")
+        heads = "[...document.querySelectorAll('#clients th button')].map((one) => one.textContent)"
+        page.wait(f"{heads}.includes('difference')")
+        assert page.run(heads)[:4] == ["client ↑", "shared", "personal", "difference"]
+        assert page.run(f"{ROWS}[0].cells[3].textContent") == "+0.25"
+        title = "document.getElementById('scatter-title').textContent"
+        assert page.run(title).startswith("Decrease in error")
+
+
 def test_a_client_shows_its_own_history(page: Page, tmp_path: Path) -> None:
     run = many(tmp_path / "run", 3, 4)
     line = {"clients": ["0001", "0002"], "shared_accuracy": [0.25, 0.5], "alpha": [0.125, 0.5]}

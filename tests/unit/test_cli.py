@@ -103,6 +103,10 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(repr(name) for name in names)
 
 
+NO_DATA = (
+    f"data.name must be one of {listed(DATASETS)}, or package.module:name or ./file.py:name for "
+    "one of yours, not 'mnits'."
+)
 NO_SCHEME = (
     f"scheme must be one of {', '.join(SCHEMES)}, or package.module:Name or ./file.py:Name for "
     "one of yours, not 'fedfoo'."
@@ -113,7 +117,7 @@ WRONG_KEYS = [
     ("apfl.beta", "3", "Unknown key apfl.beta: did you mean "),
     ("model.name", "resnet", f"model.name must be one of {listed(MODELS)}, not 'resnet'."),
     ("model.name", "vector", "model.name must be one of 'char-lstm', 'cnn', 'linear', 'mlp'"),
-    ("data.name", "mnits", f"data.name must be one of {listed(DATASETS)}, not 'mnits'."),
+    ("data.name", "mnits", NO_DATA),
     ("data.name", "quadratic", "data.path must name the JSON file"),
     ("rounds", "many", "rounds must be a whole number of at least 1, not 'many'."),
     ("rounds", '"3"', "rounds must be a whole number of at least 1, not '3'."),
@@ -165,7 +169,7 @@ def test_a_wrong_key_is_refused_in_one_sentence_and_nothing_is_written(
         ),
         (["compare", "fedavg", "fedfoo"], NO_SCHEME),
         (["schemes", "fedfoo"], NO_SCHEME),
-        (["data", "describe", "mnits"], f"data.name must be one of {listed(DATASETS)}, not 'mnits"),
+        (["data", "describe", "mnits"], NO_DATA),
         (["data", "describe", "digits", "-c", "rounds=x"], "rounds must be a whole number"),
         (["data", "describe", "digits", "--picture", "a.jpg"], "--picture takes a file that ends"),
         (["data", "fetch", "mnits"], f"data fetch takes one of {listed(PACKAGES)}, not 'mnits'."),

@@ -62,7 +62,7 @@ def test_the_config_offers_the_registered_data_sets() -> None:
 
 
 def test_an_unknown_data_set_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"'cifar10', 'digits', .* 'vehicle', not 'mnits'"):
+    with pytest.raises(BadInput, match=r"'cifar10', 'digits', .* 'vehicle', or .* not 'mnits'"):
         read(DataConfig, {"data.name": "mnits"}, "data")
 
 

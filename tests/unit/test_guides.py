@@ -64,13 +64,27 @@ def commands() -> list[str]:
     return [line for block in blocks("schemes.md", "") for line in block.splitlines()]
 
 
-@pytest.mark.parametrize("command", commands())
-def test_the_commands_for_a_scheme_of_ones_own_run_as_they_stand(command: str, mine: Path) -> None:
+def said_by(command: str, folder: Path) -> str:
+    """What a guide's command prints, called in a folder of the user's."""
     words = [sys.executable, "-m", *shlex.split(command)]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(words, cwd=mine, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "fedper" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", commands())
+def test_the_commands_for_a_scheme_of_ones_own_run_as_they_stand(command: str, mine: Path) -> None:
+    assert "fedper" in said_by(command, mine)
+
+
+def test_the_guide_to_parts_of_ones_own_runs_as_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(blocks("parts.md", "python")[0])
+    describe, simulate = blocks("parts.md", "")[0].splitlines()
+    assert "north" in said_by(describe, tmp_path)
+    assert "apfl-hospitals" in said_by(simulate, tmp_path)
+    (table,) = tmp_path.glob("runs/*/clients.csv")
+    assert "personal_brier-score" in table.read_text("utf-8")
 
 
 def test_the_guides_scheme_keeps_the_laws_as_the_guide_says(mine: Path) -> None:

@@ -12,14 +12,15 @@ BESIDE = ("client_app", "models", "server_app", "strategies")
 # Lowest first; what stands on one line knows nothing of its neighbours.
 FLOORS = [
     "core",
-    "storage flower imports manifest",
+    "imports manifest",
+    "storage flower",
     "models",
     "data",
     "strategies",
     "stages",
     "checks",
     "settings",
-    "probe continuing objects progress",
+    "probe continuing objects progress parts",
     "problem",
     "client_app server_app",
     "engines",

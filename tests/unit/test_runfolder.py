@@ -358,7 +358,8 @@ def test_fewer_rounds_than_are_done_are_refused(stopped: RunFolder) -> None:
 )
 def test_any_other_changed_key_is_refused_by_name(stopped: RunFolder, key: Key) -> None:
     old = parse(KEYS).flat()[key.name]
-    candidates = key.choices or OTHER.get(key.kind, ["fedavg", "something else"])
+    own = ("mine:part",) if key.own else ()
+    candidates = (*key.choices, *own) or OTHER.get(key.kind, ["fedavg", "something else"])
     new = next(value for value in candidates if value != old and not is_below(value, key))
     assert refusal(stopped, **{key.name: new}) == (
         f"--resume: {key.name} is {old!r} in {stopped.path} and cannot become {new!r}; "

@@ -3,10 +3,9 @@
 
 const COLOURS = ["--c0", "--c1", "--c2", "--c3", "--c4", "--c5"];
 const MOST_ROWS = 500; // of clients on the page; find and sort reach the others
-const FIXED = ["client", "node", "train_examples", "test_examples", "joined", "shared_accuracy",
-  "shared_loss", "personal_accuracy", "personal_loss", "change", "trained", "last_seen", "failures"];
-const WORDS = { train_examples: "examples", shared_accuracy: "shared", personal_accuracy: "personal",
-  change: "difference", shared_loss: "shared loss", personal_loss: "personal loss",
+const FIXED = ["client", "node", "train_examples", "test_examples", "joined", "shared_loss",
+  "personal_loss", "change", "trained", "last_seen", "failures"];
+const WORDS = { train_examples: "examples", change: "difference", shared_loss: "shared loss", personal_loss: "personal loss",
   last_seen: "last seen", test_examples: "test examples", alpha: "α", drift: "distance" };
 const PERSONAL = { alpha: "α, the share of the own model", personal_norm: "Size of what is personal, ‖θ‖",
   drift: "Distance between personal and shared" };
@@ -80,7 +79,7 @@ function runRow(run) {
   const rounds = make("td");
   rounds.append(make("progress", null, { value: run.round, max: Math.max(1, run.rounds),
     "aria-label": `round ${run.round} of ${run.rounds}` }), ` ${run.round} of ${run.rounds}`);
-  const what = run.shared_accuracy === null ? "loss" : "accuracy";
+  const what = run.measure;
   row.append(first, make("td", run.name), make("td", run.scheme), make("td", run.data), said, rounds,
     make("td", duration(run.left)),
     make("td", Charts.short(run[`shared_${what}`]), { class: "number" }),
@@ -90,9 +89,21 @@ function runRow(run) {
 
 // Curves
 
+// What the chart can show: what the runs are compared by, and the loss, which all have.
+function chosenMeasure(shown) {
+  const names = [...new Set([...shown.map((run) => run.measure), "loss"])];
+  const before = [...$("measure").options].map((option) => option.value);
+  if (shown.length && names.join() !== before.join()) {
+    const kept = before.length > 1 ? $("measure").value : ""; // else nobody chose it
+    $("measure").replaceChildren(...names.map((name) => make("option", name, { value: name })));
+    $("measure").value = names.includes(kept) ? kept : names[0];
+  }
+  return $("measure").value;
+}
+
 function showCurves() {
   const shown = state.runs.filter((run) => state.shown.has(run.name) && state.details.has(run.name));
-  const what = $("measure").value;
+  const what = chosenMeasure(shown);
   const marks = new Map();
   for (const run of shown) for (const [round, name] of state.details.get(run.name).stages) marks.set(`${round} ${name}`, [round, name]);
   for (const whose of ["shared", "personal"]) {
@@ -118,12 +129,13 @@ function legend(place, entries) {
 
 // Clients
 
+const measureOf = () => state.details.get(state.focus)?.measure ?? { name: "accuracy", lower_is_better: false };
+
 function columns(rows) {
   const there = new Set(rows.flatMap((row) => Object.keys(row)));
-  const accuracy = there.has("shared_accuracy");
-  const order = ["client", "train_examples", ...(accuracy ? ["shared_accuracy", "personal_accuracy", "change"]
-    : ["shared_loss", "personal_loss"])];
-  const own = [...there].filter((name) => !FIXED.includes(name));
+  const { name: what } = measureOf();
+  const order = ["client", "train_examples", `shared_${what}`, `personal_${what}`, "change"];
+  const own = [...there].filter((name) => !FIXED.includes(name) && !order.includes(name));
   return [...order, ...own, "trained", "last_seen", "failures"].filter((name) => there.has(name));
 }
 
@@ -154,7 +166,7 @@ function showClients() {
     const sorted = name === state.sort ? (state.down ? "descending" : "ascending") : "none";
     const cell = make("th", null, { scope: "col", "aria-sort": sorted, class: name === "client" ? "" : "number" });
     const arrow = name === state.sort ? (state.down ? " ↓" : " ↑") : "";
-    cell.append(make("button", (WORDS[name] ?? name.replaceAll("_", " ")) + arrow, { "data-column": name }));
+    cell.append(make("button", word(name) + arrow, { "data-column": name }));
     head.append(cell);
   }
   $("clients").querySelector("thead").replaceChildren(head);
@@ -164,7 +176,14 @@ function showClients() {
     : `${chosen.length} of ${rows.length} clients`;
   Charts.scatter($("scatter"), chosen.filter((row) => typeof row.change === "number" && typeof row.train_examples === "number")
     .map((row) => ({ x: row.train_examples, y: row.change, name: row.client })),
-    { title: "Change in accuracy against training examples", x: "training examples" }, openClient);
+    { title: changeTitle(), x: "training examples" }, openClient);
+  $("scatter-title").textContent = changeTitle();
+}
+
+// Up is better, also of a measure of which less is.
+function changeTitle() {
+  const { name, lower_is_better: lower } = measureOf();
+  return `${lower ? "Decrease" : "Change"} in ${name} against training examples`;
 }
 
 function clientRow(row, names) {
@@ -197,11 +216,16 @@ function figures(place, captions) {
   return Object.fromEntries([...place.children].map((one) => [one.dataset.name, one.querySelector("canvas")]));
 }
 
-const word = (name) => WORDS[name] ?? name.replaceAll("_", " ");
+function word(name) {
+  const [whose, what] = name.split("_");
+  if (what === measureOf().name && what !== "loss") return whose;
+  return WORDS[name] ?? name.replaceAll("_", " ");
+}
 
 function showOwn() {
   const rows = clientRows();
-  const own = columns(rows).filter((name) => !FIXED.includes(name));
+  const measured = ["shared", "personal"].map((whose) => `${whose}_${measureOf().name}`);
+  const own = columns(rows).filter((name) => !FIXED.includes(name) && !measured.includes(name));
   const wanted = ["change", ...own].filter((name) => rows.some((row) => typeof row[name] === "number"));
   const captions = wanted.map((name) => [name, `Clients by ${word(name)}`]);
   for (const [name, canvas] of Object.entries(figures($("own"), Object.fromEntries(captions)))) {
@@ -248,9 +272,9 @@ async function openClient(name) {
 }
 
 function showCourse(course, rounds) {
-  const what = course.shared_accuracy ? "accuracy" : "loss";
+  const { name: metric } = measureOf(), what = course[`shared_${metric}`] ? metric : "loss";
   const captions = {};
-  if (course.shared_accuracy || course.shared_loss) captions[what] = `Its ${what} over the rounds`;
+  if (course[`shared_${what}`]) captions[what] = `Its ${what} over the rounds`;
   for (const name of Object.keys(PERSONAL)) if (course[name]) captions[name] = PERSONAL[name];
   for (const [name, canvas] of Object.entries(figures($("client-course"), captions))) {
     const series = name !== what ? [{ label: word(name), colour: "--c2", x: course.round, y: course[name] }]

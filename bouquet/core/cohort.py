@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -33,8 +32,8 @@ _warned_of: set[type[nn.Module]] = set()
 _warning = threading.Lock()
 
 # Measured on 2 cores: past this many bytes of weights a chunk falls out of the cache
-# and gains nothing more; past this many bytes of examples it only costs memory.
-CHUNK_WEIGHTS = 48 * 2**20
+# and loses time; past this many bytes of examples it only costs memory.
+CHUNK_WEIGHTS = 5 * 2**20
 CHUNK_EXAMPLES = 256 * 2**20
 
 
@@ -61,7 +60,7 @@ class Scores:
 
 
 def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) -> list[list[str]]:
-    """Divide clients into chunks of nearly equal size.
+    """Divide clients into chunks of 1, 2, 4, 8, ... clients: few sizes, each recorded once.
 
     Parameters
     ----------
@@ -77,9 +76,12 @@ def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) ->
     by_weights = CHUNK_WEIGHTS // max(1, size_in_bytes(task.initial))
     by_examples = CHUNK_EXAMPLES // max(1, example_bytes)
     limit = most or max(1, min(by_weights, by_examples))
-    count = -(-len(clients) // limit)
-    bounds = [len(clients) * place // max(1, count) for place in range(count + 1)]
-    return [list(clients[a:b]) for a, b in pairwise(bounds)]
+    found, left = [], list(clients)
+    while left:
+        size = 2 ** (min(limit, len(left)).bit_length() - 1)
+        found.append(left[:size])
+        left = left[size:]
+    return found
 
 
 def choice(scheme: AnyScheme, task: Task, asked: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from bouquet.core import cohort, compiling, replay
-from bouquet.core.descent import Sgd, descend
+from bouquet.core.descent import Sgd, descend, slope_in_vmap
 from bouquet.core.scheme import Work
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Tree
@@ -94,7 +94,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "a rate of its own": {"rates": {"alpha": 3.0}},
     "projected": {"rates": {"alpha": 30.0}, "project": lambda p: p._replace(alpha=p.alpha * 0.5)},
 }
-RULES = {
+RULES: dict[str, dict[str, Any]] = {
     "plain": {},
     "clipped": {"clip": 0.3},
     "clipped as one": {"clip": 0.3, "clip_all": True},
@@ -218,25 +218,15 @@ def test_a_model_that_writes_over_its_own_numbers_is_recorded_too() -> None:
 
 
 def test_whoever_differentiates_through_steps_gets_them_as_they_are() -> None:
+    begin, steps = tree(9), batches()
+
     def end(scale: Tensor, sgd: Sgd) -> Tensor:
-        start = {name: scale * value for name, value in tree(9).items()}
-        moved = vmap(lambda w: descend(loss, w, batches(), replace(sgd)))
-        one = torch.utils._pytree.tree_map(lambda value: value[None], start)
-        return torch.utils._pytree.tree_map(lambda v: v.sum(), moved(one))["bias"]
+        start = {name: scale * value for name, value in begin.items()}
+        return descend(loss, start, steps, replace(sgd, gradient=slope_in_vmap))["bias"][0]
 
     scale = torch.tensor(1.0, dtype=torch.float64)
-    slopes = [
-        torch.func.grad(lambda at: end(at, sgd))(scale)  # noqa: B023
-        for sgd in (
-            replace(PLAIN, gradient=_functional),
-            replace(RECORDED, gradient=_functional),
-        )
-    ]
-    assert slopes[0] == slopes[1] != 0
-
-
-def _functional(objective: Any, parts: Any, batch: Any) -> Any:
-    return torch.func.grad(objective)(parts, batch)
+    plain, recorded = (torch.func.grad(end)(scale, sgd) for sgd in (PLAIN, RECORDED))
+    assert plain == recorded != 0
 
 
 @pytest.mark.parametrize(("model", "expected"), [("mlp", "vmap"), ("cnn", "loop")])
@@ -250,6 +240,7 @@ def test_convolutions_train_one_by_one(model: str, expected: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
 def test_compiled_steps_are_the_steps(start: Start) -> None:
     keys: dict[str, Any] = {"rounds": 2, "dtype": "float64", "model": {"name": "linear"}}
     plain, compiled = (start(scheme="fedavg", cohort=how, **keys) for how in ("loop", "compiled"))

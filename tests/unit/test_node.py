@@ -299,7 +299,7 @@ def test_a_predictor_stays_in_its_folder_whatever_the_client_is_called(tmp_path:
 
 @checked(deadline=None)
 @given(st.integers(0, 40), st.integers(0, 9), st.integers(0, 2**30))
-def test_chunks_keep_the_order_and_are_of_nearly_equal_size(
+def test_chunks_keep_the_order_and_are_of_few_sizes(
     count: int, most: int, example_bytes: int
 ) -> None:
     task = problem(configured()).task
@@ -307,14 +307,15 @@ def test_chunks_keep_the_order_and_are_of_nearly_equal_size(
     found = cohort.chunks(clients, task, example_bytes, most)
     assert list(itertools.chain(*found)) == clients
     sizes = [len(chunk) for chunk in found]
-    assert not sizes or max(sizes) - min(sizes) <= 1
-    assert not sizes or 1 <= max(sizes) <= (most or count)
+    assert set(sizes) <= {1, 2, 4, 8, 16, 32}
+    assert sizes == sorted(sizes, reverse=True)
+    assert not sizes or max(sizes) <= (most or count)
 
 
 def test_a_chunk_is_limited_by_what_its_examples_take() -> None:
     task = problem(configured()).task
     found = cohort.chunks(ALL, task, cohort.CHUNK_EXAMPLES // 2, most=0)
-    assert [len(chunk) for chunk in found] == [1, 2, 2]
+    assert [len(chunk) for chunk in found] == [2, 2, 1]
 
 
 def test_what_cannot_be_batched_runs_client_by_client() -> None:

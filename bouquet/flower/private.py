@@ -7,6 +7,7 @@ at what we rely on: a newer Flower is tried with that file first. A name is impo
 used: a device that trains needs none of the command line's.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from flwr.common.logger import log
     from flwr.common.serde import fab_to_proto, user_config_to_proto
     from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+    from flwr.serverapp import Grid
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.fab import Fab
@@ -96,6 +98,12 @@ def give_id(message: "Message", name: str) -> None:
     There is no public way: Metadata has no setter for it.
     """
     message.metadata.__dict__["_message_id"] = name
+
+
+def is_deployed(grid: "Grid") -> bool:
+    """Whether nodes are devices: whoever has an ``HttpGrid`` has imported it, and it is slow to."""
+    home, _ = NAMES["HttpGrid"]
+    return home in sys.modules and isinstance(grid, getattr(sys.modules[home], "HttpGrid"))
 
 
 def replace_executor(executor: object) -> None:

@@ -93,8 +93,9 @@ def digits(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData:
     """Scikit-learn's 1,797 handwritten digits: 8x8 pixels from 0 to 1, as 64 features."""
     # Importing sklearn.datasets costs more than all else a small run does; its file is enough.
     package = find_spec("sklearn")
-    assert package is not None and package.origin is not None  # one of our dependencies
-    with gzip.open(Path(package.origin).parent / "datasets/data/digits.csv.gz", "rt") as file:
+    assert package is not None  # one of our dependencies
+    home = Path(package.origin or "").parent
+    with gzip.open(home / "datasets/data/digits.csv.gz", "rt", encoding="utf-8") as file:
         table = np.loadtxt(file, delimiter=",")
     x = torch.from_numpy(table[:, :-1] / 16).to(dtype)
     return shared_out(config, seed, x, table[:, -1].astype(np.int64), 10)

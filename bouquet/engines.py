@@ -20,6 +20,7 @@ from bouquet.client_app.main import app as client_app
 from bouquet.client_app.main import forget
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.flower.inline import InlineGrid, workers
+from bouquet.flower.private import hand_over_at_once
 from bouquet.server_app.main import Job, make_app
 from bouquet.settings import Settings
 
@@ -102,6 +103,7 @@ def _run_ray(server_app: ServerApp, nodes: int) -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns about GPUs
     flower = logging.getLogger("flwr")
     flower.addFilter(_not_deprecated)
+    hand_over_at_once()
     try:
         run_simulation(
             server_app=server_app,

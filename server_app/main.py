@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from bouquet.continuing import new_folder, resumed
 from bouquet.core.errors import BadInput
-from bouquet.flower.private import HttpGrid, log
+from bouquet.flower.private import is_deployed, log
 from bouquet.server_app.loop import run
 from bouquet.settings import Settings, parse
 from bouquet.storage.events import Event, Observer, telling
@@ -93,7 +93,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def _run(grid: Grid, context: Context) -> None:
     settings = parse(context.run_config)
-    engine = "grpc" if isinstance(grid, HttpGrid) else "flwr"  # SuperNodes, or a simulation
+    engine = "grpc" if is_deployed(grid) else "flwr"  # SuperNodes, or a simulation
     resume = settings.run.resume
     if not resume:
         folder = new_folder(settings)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 
-from flwr.app import ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from bouquet.core.errors import BadInput, RunFailed
@@ -204,12 +204,25 @@ def by_node(clients: Iterable[Client]) -> dict[int, list[Client]]:
     return groups
 
 
+def common_parts(settings: Settings, tree: Tree) -> RecordDict:
+    """What messages of a round have in common, packed once for all nodes."""
+    content = wire.content(tree, MetricRecord(), ConfigRecord())
+    content[wire.SETTINGS] = ConfigRecord(dict(settings.flat()))
+    return content
+
+
 def message(
     settings: Settings, node: int, kind: str, round_: int, tree: Tree, note: ConfigRecord
 ) -> Message:
+    """A message to a node that is the only one of its kind."""
+    return addressed(settings, node, kind, round_, common_parts(settings, tree), note)
+
+
+def addressed(
+    settings: Settings, node: int, kind: str, round_: int, common: RecordDict, note: ConfigRecord
+) -> Message:
     """A message to a node; the round is Flower's group id."""
-    content = wire.content(tree, MetricRecord(), note)
-    content[wire.SETTINGS] = ConfigRecord(dict(settings.flat()))
+    content = RecordDict(dict(common) | {wire.NOTE: note})
     timeout = settings.run.round_timeout
     ttl = timeout + HALF_SENT if timeout else None
     return Message(content, node, kind, ttl=ttl, group_id=str(round_))

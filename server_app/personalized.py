@@ -16,7 +16,7 @@ from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.task import Task
 from bouquet.core.trees import Tree
 from bouquet.flower import wire
-from bouquet.flower.private import HttpGrid, log
+from bouquet.flower.private import is_deployed, log
 from bouquet.models import personal_names
 from bouquet.objects import SchemeLike, flat, told_of
 from bouquet.parts import metric_of
@@ -108,7 +108,7 @@ class PersonalizedStrategy(Strategy):
         """One message a node; in the first round, after every node has introduced itself."""
         if self._strategy is None:
             self._settings = _typed(self._settings, initial := wire.unpack(arrays))
-        deployed = isinstance(grid, HttpGrid)
+        deployed = is_deployed(grid)
         self._roster.update(grid, self._settings, self._name, threading.Event(), deployed)
         if self._strategy is None:
             task = _task(self._settings, self._roster, initial)

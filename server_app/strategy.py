@@ -24,7 +24,7 @@ from bouquet.flower import wire
 from bouquet.flower.exchange import lost
 from bouquet.flower.private import log
 from bouquet.problem import POOL
-from bouquet.server_app.membership import Client, Roster, by_node, message
+from bouquet.server_app.membership import Client, Roster, addressed, by_node, common_parts
 from bouquet.server_app.replies import Refused, Reply, read_reply
 from bouquet.server_app.report import Report
 from bouquet.settings import Settings
@@ -216,7 +216,11 @@ class SchemeStrategy(Strategy):
         due = {one.id: self._due(one) for group in self._asked.values() for one in group}
         training = kind == MessageType.TRAIN
         self._weights = scheme.weigh(self.server, due) if training else due
-        common = None if scheme.payload_rows else flatten(self.payload([]))
+        common = common_parts(
+            self.settings, {} if scheme.payload_rows else flatten(self.payload([]))
+        )
+        if self._warm:
+            common[wire.WARM] = wire.pack(self._warm)
         messages = []
         for node, group in self._asked.items():
             ids = [client.id for client in group]
@@ -229,10 +233,9 @@ class SchemeStrategy(Strategy):
                 "lr": self.settings.lr_in(round_, self.stage),
                 **note,
             }
-            tree = flatten(self.payload(ids)) if common is None else common
-            sent = message(self.settings, node, kind, round_, tree, ConfigRecord(words))
-            if self._warm:
-                sent.content[wire.WARM] = wire.pack(self._warm)
+            sent = addressed(self.settings, node, kind, round_, common, ConfigRecord(words))
+            if scheme.payload_rows:
+                sent.content[wire.ARRAYS] = wire.pack(flatten(self.payload(ids)))
             messages.append(sent)
         self.report.bytes_down = sum(wire.size(sent.content) for sent in messages)
         return messages

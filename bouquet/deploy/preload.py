@@ -18,7 +18,7 @@ from bouquet.flower.private import ExecutionSpec, LaunchResult, SubprocessExecut
 # Not our own code: the app that runs is the one the SuperLink sends.
 LIBRARIES = ("flwr.supernode.cli.flwr_clientapp", "flwr.clientapp", "torch", "safetensors.torch")
 # What shares out the data sets that come with us, for a node that has no data of its own.
-PARTITIONERS = ("sklearn.datasets", "flwr_datasets.partitioner")
+PARTITIONERS = ("flwr_datasets.partitioner",)
 
 
 class ForkExecutor(SubprocessExecutor):

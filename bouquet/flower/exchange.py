@@ -8,7 +8,7 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from bouquet.core.errors import RunFailed
-from bouquet.flower.private import ErrorCode, HttpGrid
+from bouquet.flower.private import ErrorCode, is_deployed
 
 # Seconds between two looks, at least. Each look at a SuperLink is a request to another process.
 PAUSE = 0.002
@@ -41,7 +41,7 @@ def exchange(
     stop : Event
         Set when the run is to end at once.
     """
-    if not isinstance(grid, HttpGrid):
+    if not is_deployed(grid):
         return _replies(grid, messages, timeout, stop, PAUSE)
     online = set(grid.get_node_ids())
     there = [one for one in messages if one.metadata.dst_node_id in online]

@@ -7,6 +7,8 @@ at what we rely on: a newer Flower is tried with that file first. A name is impo
 used: a device that trains needs none of the command line's.
 """
 
+import sys
+import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from flwr.common.logger import log
     from flwr.common.serde import fab_to_proto, user_config_to_proto
     from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+    from flwr.serverapp import Grid
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.fab import Fab
@@ -98,10 +101,57 @@ def give_id(message: "Message", name: str) -> None:
     message.metadata.__dict__["_message_id"] = name
 
 
+def is_deployed(grid: "Grid") -> bool:
+    """Whether nodes are devices: whoever has an ``HttpGrid`` has imported it, and it is slow to."""
+    home, _ = NAMES["HttpGrid"]
+    return home in sys.modules and isinstance(grid, sys.modules[home].HttpGrid)
+
+
 def replace_executor(executor: object) -> None:
     """Have ``flower-superexec`` start processes with an executor of ours: it has no option."""
     superexec = import_module("flwr.supercore.superexec.run_superexec")
     vars(superexec)["get_executor"] = lambda *words, **options: executor
+
+
+def hand_over_at_once() -> None:
+    """Have Flower's simulation pass messages on as they come; it looks every 0.1 s, unasked.
+
+    Its own loop is kept: only what it waits on between two looks is another thing.
+    """
+    engine = import_module("flwr.server.superlink.fleet.vce.vce_api")
+    theirs = engine.add_messages_to_queue
+    if not isinstance(theirs, _AtOnce):
+        vars(engine)["add_messages_to_queue"] = _AtOnce(theirs)
+
+
+class _AtOnce:
+    """Flower's loop that hands messages to workers, woken by each message."""
+
+    def __init__(self, loop: Any) -> None:
+        self._loop = loop
+
+    def __call__(self, state: Any, queue: Any, nodes_mapping: Any, f_stop: Any) -> None:
+        stop, store = _Stop(f_stop), state.store_message_ins
+
+        def stored(message: "Message") -> Any:
+            found = store(message)
+            stop.woken.set()
+            return found
+
+        state.store_message_ins = stored
+        self._loop(state, queue, nodes_mapping, stop)
+
+
+class _Stop:
+    """An event whose wait ends early when woken."""
+
+    def __init__(self, event: threading.Event) -> None:
+        self.woken, self.is_set = threading.Event(), event.is_set
+
+    def wait(self, seconds: float) -> None:
+        """Wait for a message, or for the time that Flower would."""
+        self.woken.wait(seconds)
+        self.woken.clear()  # before the next look, which finds whatever came until now
 
 
 def __getattr__(name: str) -> Any:

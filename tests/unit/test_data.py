@@ -160,6 +160,16 @@ def test_the_per_fedavg_split_takes_what_there_is() -> None:
         load(DataConfig(partition="perfedavg", clients=400), 0, DTYPE)
 
 
+def test_digits_are_scikit_learns() -> None:
+    """Its file is read without it, so a release that moves or changes the file is found here."""
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    found = load(DataConfig(name="digits"), 0, torch.float64)
+    assert torch.equal(found.x, torch.from_numpy(pixels / 16))
+    assert found.y.tolist() == labels.tolist()
+
+
 def test_digits_have_no_clients_of_their_own() -> None:
     with pytest.raises(BadInput, match=r"data\.partition must be .* no clients of its own"):
         load(DataConfig(partition="natural"), 0, DTYPE)

@@ -60,4 +60,4 @@ def test_a_node_with_data_of_its_own_does_not_load_what_shares_out_ours(
     executor = Path(words["PATH"].split(os.pathsep)[0]) / "flower-superexec"
     assert os.access(executor, os.X_OK)
     assert "torch" in executor.read_text()
-    assert ("sklearn" in executor.read_text()) == (data_path == "")
+    assert ("flwr_datasets" in executor.read_text()) == (data_path == "")

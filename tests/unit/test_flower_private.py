@@ -4,15 +4,21 @@ import dataclasses
 import inspect
 import logging
 import re
+import subprocess
+import sys
+import threading
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from queue import Queue
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Error, Message, MessageType, RecordDict
 
 from bouquet.flower import private as flower_private
+from bouquet.flower.inline import InlineGrid
 from bouquet.flower.private import (
     ADMITTED,
     NAMES,
@@ -37,6 +43,8 @@ from bouquet.flower.private import (
     flower_superexec,
     flwr_clientapp,
     give_id,
+    hand_over_at_once,
+    is_deployed,
     log,
     public_key_to_bytes,
     replace_executor,
@@ -57,7 +65,7 @@ def test_the_version_is_the_one_they_were_seen_in() -> None:
 
 def test_nobody_else_imports_what_is_private() -> None:
     for file in ROOT.rglob("*.py"):
-        if file.name == "flower_private.py" or file.relative_to(ROOT).parts[0].startswith("."):
+        if file.name == "private.py" or file.relative_to(ROOT).parts[0].startswith("."):
             continue
         for line in file.read_text("utf-8").splitlines():
             found = re.match(r"\s*(?:from|import) flwr\.([\w.]+)", line)
@@ -114,6 +122,66 @@ def test_http_grid() -> None:
     from flwr.serverapp import Grid
 
     assert issubclass(HttpGrid, Grid)
+    assert is_deployed(HttpGrid.__new__(HttpGrid))
+    assert not is_deployed(InlineGrid.__new__(InlineGrid))
+
+
+def test_a_simulation_does_not_import_what_only_a_deployment_needs() -> None:
+    """``is_deployed`` is asked in every exchange, and HttpGrid is slow to import."""
+    code = (
+        "import sys, bouquet.engines; from bouquet.flower.private import is_deployed;"
+        "assert not is_deployed(object()); assert 'flwr.superlink.grid' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_hand_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's loop looks as soon as a message is stored, and still ends when told to."""
+    engine = import_module("flwr.server.superlink.fleet.vce.vce_api")
+    assert words_of(engine.add_messages_to_queue) == {"state", "queue", "nodes_mapping", "f_stop"}
+    source = inspect.getsource(engine.add_messages_to_queue)
+    assert set(re.findall(r"f_stop\.(\w+)", source)) == {"is_set", "wait"}
+    assert {"store_message_ins", "get_message_ins"} <= set(dir(engine.LinkState))
+    monkeypatch.setattr(engine, "add_messages_to_queue", _hour_long_looks)
+    hand_over_at_once()
+    hand_over_at_once()  # once is enough
+    state, queue, stop = _State(), Queue[str](), threading.Event()
+    loop = threading.Thread(target=engine.add_messages_to_queue, args=(state, queue, {5: 0}, stop))
+    loop.start()
+    assert state.looked.wait(20)
+    state.store_message_ins("first")
+    assert queue.get(timeout=20) == "first"
+    state.store_message_ins("second")
+    assert queue.get(timeout=20) == "second"
+    stop.set()
+    state.store_message_ins("wakes it once more")
+    loop.join(20)
+    assert not loop.is_alive()
+
+
+class _State:
+    """Messages that wait, as Flower's LinkState keeps them."""
+
+    def __init__(self) -> None:
+        self.stored: list[str] = []
+        self.looked = threading.Event()
+
+    def store_message_ins(self, message: str) -> None:
+        self.stored.append(message)
+
+    def get_message_ins(self, node_id: int, limit: int) -> list[str]:
+        self.looked.set()
+        found, self.stored = self.stored[:limit], self.stored[limit:]
+        return found
+
+
+def _hour_long_looks(state: Any, queue: Any, nodes_mapping: Any, f_stop: Any) -> None:
+    """Flower's loop, with a pause that nobody would sit through."""
+    while not f_stop.is_set():
+        for node in nodes_mapping:
+            for message in state.get_message_ins(node_id=node, limit=1):
+                queue.put(message)
+        f_stop.wait(3600)
 
 
 def test_a_bundle_of_files_is_the_one_of_the_folder(tmp_path: Path) -> None:

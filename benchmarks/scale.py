@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def measured(scheme: str, engine: str, clients: int, active: int) -> dict[str, f
     """CPU milliseconds of an active client in a round, and what the driver needed."""
     spent, began = [], time.process_time()
     run(scheme, engine, clients, active, lambda event: spent.append(cpu_seconds()))
-    rounds = [after - before for before, after in zip(spent, spent[1:], strict=False)]
+    rounds = [after - before for before, after in pairwise(spent)]
     return {
         "milliseconds": 1000 * statistics.median(rounds[WARM_UP - 1 : -LEFT_OUT]) / active,
         "driver_seconds": time.process_time() - began,
@@ -114,7 +115,9 @@ def kept(results: Path, line: dict[str, Any]) -> dict[str, float]:
 
 def table(questions: list[str], schemes: list[str], engines: list[str], results: Path) -> None:
     """Measure what is not known yet and print, a line a run."""
-    print("| question | scheme | engine | clients | active | ms a client and round | ratio |", end="")
+    print(
+        "| question | scheme | engine | clients | active | ms a client and round | ratio |", end=""
+    )
     print(" driver, CPU s | driver, peak MB |\n|---|---|---|---|---|---|---|---|---|")
     for question in questions:
         for scheme in schemes:

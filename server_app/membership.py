@@ -70,7 +70,7 @@ class Roster:
     ----------
     clients : dict
         By id. It is replaced when anybody comes or moves, and never written to: as long as it is
-        the same one, a round costs nothing for those who sit idle.
+        the same one, nothing has to be worked out again for those who sit idle.
     nodes : set of int
         Those that have answered.
     facts : Facts or None

@@ -1,7 +1,7 @@
 """The ClientApp to :class:`bouquet.flower.PersonalizedStrategy`, with anybody's model and data."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,7 +104,7 @@ class _Parts:
         torch.set_num_threads(1)  # nodes share the machine; one core each
         loaded = self._problem(settings, own, context)
         if callable(self.data):
-            hosted = tuple(loaded.data.clients)
+            hosted: Collection[str] = tuple(loaded.data.clients)
         else:
             hosted = hosts(loaded, context) if own is None else own.clients
         store = (

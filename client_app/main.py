@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from logging import WARNING
 from pathlib import Path
@@ -103,7 +103,7 @@ def _prepared(message: Message, context: Context) -> tuple[Order, Node]:
 
 
 def at_work(
-    order: Order, settings: Settings, loaded: Problem, hosted: tuple[str, ...], store: Store
+    order: Order, settings: Settings, loaded: Problem, hosted: Collection[str], store: Store
 ) -> Node:
     """A node that is to do what a message asks, from the weights it says everyone starts from."""
     if order.warm:
@@ -111,11 +111,11 @@ def at_work(
     return Node(settings.with_run(lr=order.lr), loaded, hosted, store)
 
 
-def hosts(loaded: Problem, context: Context) -> tuple[str, ...]:
-    """The clients of a simulated node: every n-th, so that nodes are alike."""
+def hosts(loaded: Problem, context: Context) -> Collection[str]:
+    """The clients of a simulated node."""
     place = int(context.node_config.get("partition-id", 0))
     nodes = int(context.node_config.get("num-partitions", 1))
-    return tuple(sorted(loaded.data.clients)[place::nodes])
+    return loaded.data.dealt(place, nodes)
 
 
 def _store(order: Order, context: Context) -> Store:

@@ -4,7 +4,7 @@ Nothing here knows about messages; ``bouquet.client_app.main`` translates.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -84,7 +84,7 @@ class Node:
         Of the run.
     problem : Problem
         Data and task.
-    clients : tuple of str
+    clients : collection of str
         The clients it hosts.
     store : Store
         Their personal state.
@@ -92,7 +92,7 @@ class Node:
 
     settings: Settings
     problem: Problem
-    clients: tuple[str, ...]
+    clients: Collection[str]
     store: Store
 
     def train(

@@ -16,7 +16,7 @@ from bouquet.core.trees import flatten
 from bouquet.flower.exchange import exchange
 from bouquet.server_app.assembly import Assembly, for_nodes, hold_back_newcomers
 from bouquet.server_app.divergence import stop_if_diverged
-from bouquet.server_app.membership import Roster
+from bouquet.server_app.membership import Client, Roster
 from bouquet.server_app.report import Report
 from bouquet.server_app.strategy import SchemeStrategy
 from bouquet.server_app.summary import (
@@ -106,6 +106,7 @@ class _Rounds:
     deployed: bool
     events: list[Event] = field(default_factory=list)
     hosts: dict[str, Host] = field(default_factory=dict)
+    told: Mapping[str, Client] = field(default_factory=dict)
     scores: Mapping[str, Numbers] = field(default_factory=dict)
 
     def play(self, stages: Sequence[Stage], saved: Checkpoint) -> SchemeStrategy:
@@ -133,8 +134,10 @@ class _Rounds:
         trained = self._train(strategy, round_)
         trained.seconds["round"] = time.perf_counter() - started  # without full evaluation
         event = event_of(strategy.stage.name, round_, trained)
-        if self.hosts != (there := hosts(roster)):
-            self.hosts = event["hosts"] = there
+        if self.told is not roster.clients:  # else nobody came or moved
+            self.told, there = roster.clients, hosts(roster)
+            if self.hosts != there:
+                self.hosts = event["hosts"] = there
         evaluated = None
         if full_evaluation(settings, round_, strategy.stage):
             evaluated = self.evaluate(strategy, round_)

@@ -1,5 +1,6 @@
 """Which clients there are and where they live."""
 
+import math
 import threading
 import time
 from collections.abc import Iterable
@@ -51,6 +52,16 @@ class Client:
     joins: int = 0
 
 
+@dataclass(frozen=True)
+class _Presence:
+    """Who of everybody is there, from a round until somebody else comes."""
+
+    everybody: dict[str, Client]
+    first: int
+    until: float
+    there: dict[str, Client]
+
+
 @dataclass
 class Roster:
     """The clients that have introduced themselves.
@@ -58,7 +69,8 @@ class Roster:
     Parameters
     ----------
     clients : dict
-        By id.
+        By id. It is replaced when anybody comes or moves, and never written to: as long as it is
+        the same one, nothing has to be worked out again for those who sit idle.
     nodes : set of int
         Those that have answered.
     facts : Facts or None
@@ -77,15 +89,21 @@ class Roster:
     asked: dict[int, str] = field(default_factory=dict)
     expected: int = 1
     left_out: dict[int, BadInput | RunFailed] = field(default_factory=dict)
+    _presence: _Presence = field(default_factory=lambda: _Presence({}, 0, 0, {}), repr=False)
 
     def present(self, round_: int) -> dict[str, Client]:
-        """The clients that are there in a round, in order of their ids."""
-        return {one: who for one, who in sorted(self.clients.items()) if who.joins <= round_}
+        """The clients that are there in a round, in order of their ids; not to be written to."""
+        known = self._presence
+        if known.everybody is not self.clients or not known.first <= round_ < known.until:
+            there = {one: who for one, who in sorted(self.clients.items()) if who.joins <= round_}
+            later = (who.joins for who in self.clients.values() if who.joins > round_)
+            self._presence = _Presence(self.clients, round_, min(later, default=math.inf), there)
+        return self._presence.there
 
     def hold_back(self, count: int, until: int) -> None:
         """Let the last clients appear in a later round."""
-        for one in sorted(self.clients)[len(self.clients) - count :]:
-            self.clients[one] = replace(self.clients[one], joins=until)
+        late = sorted(self.clients)[len(self.clients) - count :]
+        self.clients = self.clients | {one: replace(self.clients[one], joins=until) for one in late}
 
     def sample(self, count: int, seed: int, round_: int) -> list[Client]:
         """A round's clients: drawn from the sorted ids by the seed and the round alone."""
@@ -173,27 +191,30 @@ class Roster:
         if found.warning:
             log(WARNING, "%s", found.warning)
         self.nodes.add(node)
+        clients = dict(self.clients)
         for who in found.clients:
-            before = self.clients.get(who.id)
+            before = clients.get(who.id)
             if before is not None and before.node in online - {node}:
                 log(WARNING, "Node %s says it is client %s, which is there already.", node, who.id)
                 continue
             if before is not None:  # a device that was restarted without a key is a new node
                 log(WARNING, "Client %s is now on node %s.", who.id, node)
             joins = 0 if before is None else before.joins
-            self.clients[who.id] = Client(
+            clients[who.id] = Client(
                 who.id, node, 0, who.train_examples, who.test_examples, who.labels, joins
             )
-        self._settle_places()
+        self.clients = _settled(clients)
         return found.nodes
 
-    def _settle_places(self) -> None:
-        """Number the nodes in order of their first clients: the same in every run and engine."""
-        places: dict[int, int] = {}
-        for one in sorted(self.clients):
-            who = self.clients[one]
-            place = places.setdefault(who.node, len(places))
-            self.clients[one] = replace(who, place=place)
+
+def _settled(clients: dict[str, Client]) -> dict[str, Client]:
+    """Number the nodes in order of their first clients: the same in every run and engine."""
+    places: dict[int, int] = {}
+    settled = {}
+    for one, who in sorted(clients.items()):
+        place = places.setdefault(who.node, len(places))
+        settled[one] = who if who.place == place else replace(who, place=place)
+    return settled
 
 
 def by_node(clients: Iterable[Client]) -> dict[int, list[Client]]:

@@ -77,6 +77,7 @@ class SchemeStrategy(Strategy):
         self.server = scheme.init_server(task) if server is None else server
         self.report = Report()
         self.federation = Federation()
+        self._present: Mapping[str, Client] | None = None
         # Clients start personal weights from it; shared ones arrive anyway.
         parts = scheme.personal_part(settings.personal.split) != "none"
         named = task.personal if parts else set(task.initial) if scheme.stateful else set()
@@ -99,6 +100,9 @@ class SchemeStrategy(Strategy):
         """Find out who is there in a round, and let the scheme welcome those who are new."""
         run, scheme = self.settings.run, self.settings.scheme
         present = self.roster.present(round_)
+        if present is self._present:  # the usual case, which must not cost more with more clients
+            return
+        self._present = present
         if present.keys() == self.federation.members.keys():
             return
         members = {

@@ -1,6 +1,6 @@
 """What a federated data set is: examples, and which client holds which of them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -106,6 +106,10 @@ class DataConfig:
         return called(self.name)
 
 
+# One for all clients that hold nothing out, of whom there may be a hundred thousand.
+_NONE = torch.zeros(0, dtype=torch.int64)
+
+
 @dataclass(frozen=True)
 class Split:
     """One client's examples, as int64 indices into the federation's.
@@ -120,7 +124,7 @@ class Split:
 
     train: Tensor
     test: Tensor
-    validation: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    validation: Tensor = field(default_factory=lambda: _NONE)
 
 
 @dataclass(frozen=True)
@@ -156,12 +160,24 @@ class FederatedData:
     names: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     prepared: dict[str, Preparation] = field(default_factory=dict)
+    _dealt: dict[tuple[int, int], dict[str, None]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not self.names:
             object.__setattr__(self, "names", numbered(self.classes))
         if len(self.names) != self.classes:
             raise ValueError(f"{len(self.names)} names for {self.classes} classes")
+
+    def dealt(self, place: int, nodes: int) -> Collection[str]:
+        """The clients of one of some nodes, in order: every n-th, so that nodes are alike.
+
+        Worked out once, for a node asks for every message.
+        """
+        if (place, nodes) not in self._dealt:
+            self._dealt[place, nodes] = dict.fromkeys(sorted(self.clients)[place::nodes])
+        return self._dealt[place, nodes].keys()
 
     def label_counts(self, client: str) -> list[int]:
         """How many training examples of each class a client has; empty without classes."""

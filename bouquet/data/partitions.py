@@ -166,13 +166,14 @@ def downsampled(
     seed : int
         Draws the half, and with a client's id what it keeps.
     """
-    chosen = generator(seed, "downsample").permutation(len(shares))[: len(shares) // 2]
-    unlucky = set(chosen.tolist()) if dropped else set()
-    kept = []
-    for number, (client, share) in enumerate(zip(ids, shares, strict=True)):
+    if not dropped:
+        return list(shares)
+    kept = list(shares)
+    for number in generator(seed, "downsample").permutation(len(shares))[: len(shares) // 2]:
+        share = shares[number]
         size = min(len(share), max(2, round(len(share) * (1 - dropped))))
-        drawn = generator(seed, "downsample", client).permutation(len(share))[:size]
-        kept.append(share[np.sort(drawn)] if number in unlucky else share)
+        drawn = generator(seed, "downsample", ids[number]).permutation(len(share))[:size]
+        kept[number] = share[np.sort(drawn)]
     return kept
 
 

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, Reco
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.seeding import generator
 from bouquet.flower import wire
-from bouquet.server_app.membership import Roster
+from bouquet.server_app.membership import Client, Roster
 from bouquet.settings import parse
 from tests.fuzzing import Told, identity, impatient, introduction
 
@@ -175,3 +175,15 @@ def test_a_node_that_was_left_out_is_asked_again_in_the_next_round() -> None:
         grid.close()
     assert roster.nodes == {1, 2}
     assert roster.left_out == {}
+
+
+def test_who_is_there_is_worked_out_only_when_somebody_comes() -> None:
+    everybody = {one: Client(one, 1, 0, 5, 5) for one in ("b", "a", "c")}
+    roster = Roster(everybody)
+    roster.hold_back(1, until=4)
+    early = roster.present(1)
+    assert list(early) == ["a", "b"]
+    assert roster.present(3) is early
+    assert list(roster.present(4)) == ["a", "b", "c"]
+    assert list(roster.present(2)) == ["a", "b"]
+    assert everybody["c"].joins == 0  # what others hold on to does not change under their hands

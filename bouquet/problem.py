@@ -4,11 +4,13 @@ import functools
 import os
 import threading
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from bouquet.core.errors import BadInput
+from bouquet.core.placement import CPU, kept, moved
 from bouquet.core.task import Task
 from bouquet.core.trees import (
     Tree,
@@ -18,7 +20,7 @@ from bouquet.data import DataConfig, FederatedData, load
 from bouquet.imports import is_path
 from bouquet.models import Maker, build, layout_of, personal_names, refuse_inputs, refuse_output
 from bouquet.probe import probed, refuse_single_examples
-from bouquet.settings import Settings
+from bouquet.settings import AMP, Settings
 
 # The one learner of a scheme that pools the clients' data.
 POOL = "pool"
@@ -28,10 +30,38 @@ _loading = threading.Lock()
 
 @dataclass(frozen=True)
 class Problem:
-    """Data and task, the same for every node of a run."""
+    """Data and task, the same for every node of a run.
+
+    Parameters
+    ----------
+    data : FederatedData
+        On the CPU, as all that messages and files hold is.
+    task : Task
+        Likewise.
+    device : torch.device
+        Where the work is done.
+    """
 
     data: FederatedData
     task: Task
+    device: torch.device = CPU
+
+    @cached_property
+    def work(self) -> Task:
+        """The task where the work is done; one object, which recorded steps are known by."""
+        if self.device == CPU:
+            return self.task
+        return replace(self.task, initial=moved(self.task.initial, self.device))
+
+    @property
+    def x(self) -> Tensor:
+        """All inputs where the work is done."""
+        return kept(self.data.x, self.device)
+
+    @property
+    def y(self) -> Tensor:
+        """All targets where the work is done."""
+        return kept(self.data.y, self.device)
 
 
 def make_task(
@@ -57,19 +87,24 @@ def make_task(
     structure = module.to("meta").train()
     # Models of ours are what their keys say; a user's own may be anything.
     ours = make is None and not is_path(settings.model.name)
-    kind = (settings.model, personal, input_shape, classes, settings.run.weight_decay)
+    run = settings.run
+    kind = (settings.model, personal, input_shape, classes, run.weight_decay, run.amp)
     return Task(
         structure,
         initial,
         classes,
         names,
-        settings.run.weight_decay,
+        run.weight_decay,
         kind=kind if ours else None,
+        amp=AMP[run.amp],
     )
 
 
 def problem(
-    settings: Settings, only: tuple[str, ...] | None = None, make: Maker | None = None
+    settings: Settings,
+    only: tuple[str, ...] | None = None,
+    make: Maker | None = None,
+    device: torch.device = CPU,
 ) -> Problem:
     """Load data once per process, and make the task once per thread.
 
@@ -78,7 +113,8 @@ def problem(
     """
     with _loading:
         same = settings.with_run(out="", rounds=1)  # these two make no difference
-        return _problem(same, _stamp(settings.data.path), threading.get_ident(), only, make)
+        stamp = _stamp(settings.data.path)
+        return _problem(same, stamp, threading.get_ident(), only, make, device)
 
 
 def started_from(loaded: Problem, weights: Tree) -> Problem:
@@ -86,7 +122,7 @@ def started_from(loaded: Problem, weights: Tree) -> Problem:
     initial = loaded.task.initial
     if fingerprint(weights) != fingerprint({n: v for n, v in initial.items() if n in weights}):
         raise BadInput("The weights this stage starts from do not fit this node's model.")
-    return Problem(loaded.data, replace(loaded.task, initial=initial | weights))
+    return replace(loaded, task=replace(loaded.task, initial=initial | weights))
 
 
 def _stamp(path: str) -> tuple[int, int]:
@@ -105,20 +141,26 @@ def _problem(
     thread: int,
     only: tuple[str, ...] | None,
     make: Maker | None,
+    device: torch.device,
 ) -> Problem:
     seed = settings.run.seed
     data = _data(settings.data, seed, settings.dtype, stamp, only, settings.run.validation)
-    return posed(settings, data, make)
+    return posed(settings, data, make, device)
 
 
-def posed(settings: Settings, data: FederatedData, make: Maker | None = None) -> Problem:
+def posed(
+    settings: Settings,
+    data: FederatedData,
+    make: Maker | None = None,
+    device: torch.device = CPU,
+) -> Problem:
     """The problem some data pose to the model, which is tried on them if it is a user's own."""
     if data.classes:
         refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
     task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init, make)
     if ":" in settings.model.name:
         task = _tried(settings, task, data)
-    return Problem(data, task)
+    return Problem(data, task, device)
 
 
 def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:

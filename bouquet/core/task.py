@@ -2,19 +2,21 @@
 
 import copy
 from collections.abc import Hashable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, autocast, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.conv import _ConvNd as _Convolution
 
 from bouquet.core.chance import Seeded
 from bouquet.core.trees import Tree, dot
+
+_as_it_is: AbstractContextManager[object] = nullcontext()
 
 
 class Batch(NamedTuple):
@@ -80,6 +82,8 @@ class Task:
     whole : bool
         Whether padding would change what the model learns or says, because it draws for the
         whole batch or takes statistics over it: its clients train and are judged one by one.
+    amp : torch.dtype, optional
+        The type of the model's products while it learns, where that is not the weights' own.
     """
 
     module: nn.Module
@@ -90,6 +94,7 @@ class Task:
     draws: bool = False
     whole: bool = False
     kind: Hashable = None
+    amp: torch.dtype | None = None
 
     @cached_property
     def _judged(self) -> nn.Module:
@@ -108,9 +113,11 @@ class Task:
 
     def training_output(self, params: Tree, x: Tensor, seed: int) -> Tensor:
         """What it says while it learns; the seed is for what it draws."""
-        with Seeded(seed) if self.draws else nullcontext():
+        # A cast weight that is kept would outlive the step that changes the weight.
+        narrow = autocast(x.device.type, self.amp, cache_enabled=False) if self.amp else _as_it_is
+        with Seeded(seed, x.device) if self.draws else _as_it_is, narrow:
             said: Tensor = functional_call(self.module, params, (x,))
-        return said
+        return said.float() if self.amp else said
 
     def losses(self, params: Tree, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Each example's loss, and whether it was predicted right."""

@@ -57,9 +57,7 @@ def distance(one: Tree, other: Tree) -> Tensor:
 def norm(tree: Tree) -> Tensor:
     """Euclidean norm of all the values together, which is 0 for an empty tree."""
     # Squares of float32 overflow.
-    sizes = [
-        torch.linalg.vector_norm(value, dtype=widest(value.device)) for value in tree.values()
-    ]
+    sizes = [torch.linalg.vector_norm(value, dtype=widest(value.device)) for value in tree.values()]
     if not sizes:
         return torch.zeros((), dtype=torch.float64)
     return torch.linalg.vector_norm(torch.stack(sizes))

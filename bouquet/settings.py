@@ -102,8 +102,8 @@ class RunConfig:
     dtype: str = key("float32", "of weights and data", choices=tuple(DTYPES))
     device: str = key(
         "auto",
-        "where nodes compute: cpu, cuda, cuda:1 or mps; auto = cuda if there is one, else cpu; real "
-        "devices choose for themselves and follow cpu alone",
+        "where nodes compute: cpu, cuda, cuda:1 or mps; auto = cuda if there is one, else cpu; "
+        "real devices choose for themselves unless it is cpu",
     )
     amp: str = key(
         "none",

@@ -24,7 +24,7 @@ class Elsewhere(Tensor):
 
     @staticmethod
     def __new__(cls, held: Tensor) -> "Elsewhere":
-        made: Elsewhere = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Elsewhere = Tensor._make_wrapper_subclass(
             cls,
             held.size(),
             strides=held.stride(),
@@ -36,7 +36,9 @@ class Elsewhere(Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]  # which says that it is disabled
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _computed(func, *args, **(kwargs or {}))
 
 

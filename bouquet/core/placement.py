@@ -66,10 +66,10 @@ def gpus(asked: str) -> int:
 def moved(value: V, device: torch.device) -> V:
     """A tensor, tree or record on a device; what is there already is not copied."""
     if isinstance(value, Tensor):
-        return value.to(device)
+        return value.to(device)  # type: ignore[return-value]
     if isinstance(value, dict):
         return {name: moved(part, device) for name, part in value.items()}  # type: ignore[return-value]
-    return type(value)(*(moved(part, device) for part in value))  # type: ignore[return-value]
+    return type(value)(*(moved(part, device) for part in value))
 
 
 def kept(tensor: Tensor, device: torch.device) -> Tensor:

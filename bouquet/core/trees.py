@@ -60,7 +60,8 @@ def norm(tree: Tree) -> Tensor:
     sizes = [torch.linalg.vector_norm(value, dtype=widest(value.device)) for value in tree.values()]
     if not sizes:
         return torch.zeros((), dtype=torch.float64)
-    return torch.linalg.vector_norm(torch.stack(sizes))
+    whole: Tensor = torch.linalg.vector_norm(torch.stack(sizes))
+    return whole
 
 
 def size_in_bytes(tree: Tree) -> int:

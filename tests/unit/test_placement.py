@@ -25,6 +25,7 @@ from bouquet.core.replay import RECORDED
 from bouquet.core.scheme import Model, Work
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Nothing, flatten
+from bouquet.deploy.commands import Host
 from bouquet.engines import simulate, with_nodes
 from bouquet.problem import POOL, problem
 from bouquet.server_app.main import Job
@@ -36,7 +37,10 @@ from tests.conftest import Run, kebab
 from tests.other_device import Elsewhere, other_device
 
 Start = Callable[..., Run]
-MODELS = {"mlp": {"model.name": "mlp", "model.hidden": 8}, "cnn": {"model.name": "cnn"}}
+MODELS: dict[str, dict[str, object]] = {
+    "mlp": {"model.name": "mlp", "model.hidden": 8},
+    "cnn": {"model.name": "cnn"},
+}
 
 
 @pytest.fixture
@@ -144,6 +148,13 @@ def test_a_real_devices_owner_decides_where_it_computes(
     assert own.chosen(server) == chosen
 
 
+def test_a_node_is_told_where_to_compute_in_its_config(tmp_path: Path) -> None:
+    assert (
+        'device="cuda:1"' in Host("north", ("north",), tmp_path, computes_on="cuda:1").node_config
+    )
+    assert "device" not in Host("north", ("north",), tmp_path).node_config
+
+
 # Moving
 
 
@@ -192,7 +203,9 @@ def test_a_nodes_work_is_done_on_its_device(scheme: str, model: str) -> None:
     Not to the last bit: a convolution's second derivative is another kernel's there.
     """
     plain = scheme == "mocha"  # linear models, and no gradient to clip
-    keys = {"model.name": "linear"} if plain else MODELS[model] | {"grad-clip": 1.0}
+    keys: dict[str, object] = (
+        {"model.name": "linear"} if plain else MODELS[model] | {"grad-clip": 1.0}
+    )
     keys |= {"cohort": "vmap"} if model == "mlp" and not plain else {}
     settings = parse({"scheme": scheme, "data.clients": 4, "local-steps": 3} | keys)
     here, there = worked(settings, CPU), worked(settings, other_device())
@@ -266,10 +279,10 @@ def logistic(amp: torch.dtype | None) -> tuple[Task, Batch]:
 def slope_bound(task: Task, batch: Batch) -> Tensor:
     """How far rounding to bf16 moves the slope in a linear model's weights, at most.
 
-    With u = 2⁻⁹ for one rounding: inputs and weights are rounded, and so are their product's sum
-    and the bias, so an output z = W x + b moves by at most 2u |W| |x| + u |b| + u |z|. Softmax moves
-    by no more than its input in the 2-norm. The slope xᵀ (p − y) / n rounds x and p − y again, and
-    its result. The 1.1 is for products of roundings.
+    With u = 2⁻⁹ for one rounding: inputs, weights, bias and the sum of the products are rounded, so
+    an output z = W x + b moves by at most 2u |W| |x| + u |b| + u |z|. Softmax moves by no more than
+    its input in the 2-norm. The slope xᵀ (p − y) / n rounds x and p − y again, and its result. The
+    1.1 is for products of roundings.
     """
     u, w, b = 2.0**-9, task.initial["weight"], task.initial["bias"]
     x = batch.x
@@ -277,7 +290,8 @@ def slope_bound(task: Task, batch: Batch) -> Tensor:
     moved_z = u * (2 * x.abs() @ w.abs().T + b.abs() + z.abs())
     error = (z.softmax(1) - nn.functional.one_hot(batch.y, 3)).abs()
     moved_p = moved_z.norm(dim=1, keepdim=True) + 2 * u * error
-    return 1.1 * (moved_p.T @ x.abs() + u * error.T @ x.abs()) / len(x)
+    bound: Tensor = 1.1 * (moved_p.T @ x.abs() + u * error.T @ x.abs()) / len(x)
+    return bound
 
 
 @pytest.mark.parametrize("replay", [False, True])

@@ -1,10 +1,14 @@
 """Keys that are right on their own and do not go together."""
 
+import re
 from typing import TYPE_CHECKING
 
 from bouquet.core.errors import BadInput
 from bouquet.core.judging import ACCURACY
+from bouquet.core.placement import DEVICES
+from bouquet.core.scheme import AnyScheme
 from bouquet.strategies.afl import Agnostic
+from bouquet.strategies.perfedavg import PerFedAvg
 from bouquet.strategies.registry import SCHEMES, find
 
 if TYPE_CHECKING:
@@ -77,6 +81,32 @@ def check_judging(run: "RunConfig") -> None:
         raise BadInput(
             f"save-outcomes must be false with metric {run.metric!r}: the verdict is about right "
             f"and wrong answers, so there is one for {ACCURACY.name} alone."
+        )
+
+
+def check_device(device: str) -> None:
+    """A device's name; whether there is one is for the machine to say that computes."""
+    if not re.fullmatch(DEVICES, device):
+        raise BadInput(f"device must be auto, cpu, cuda, cuda:N or mps, not {device!r}.")
+
+
+def check_precision(run: "RunConfig", scheme: AnyScheme) -> None:
+    """Some types and schemes leave nothing to mixed precision, or too little."""
+    if run.device == "mps" and run.dtype == "float64":
+        raise BadInput("dtype must be 'float32' with device 'mps', which has no 'float64'.")
+    if run.amp == "none":
+        return
+    if run.dtype == "float64":
+        raise BadInput(f"amp must be 'none' with dtype 'float64', not {run.amp!r}.")
+    if not scheme.descends:
+        raise BadInput(
+            f"amp must be 'none' for {run.scheme}, whose clients take no gradient steps, "
+            f"not {run.amp!r}."
+        )
+    if isinstance(scheme, PerFedAvg) and scheme.mode == "hessian-free":
+        raise BadInput(
+            f"amp must be 'none' with perfedavg.mode 'hessian-free', not {run.amp!r}: the "
+            "differences it takes are smaller than what bf16 rounds away."
         )
 
 

@@ -35,12 +35,14 @@ def new_folder(settings: Settings) -> RunFolder:
 def resumed(folder: RunFolder, changes: Mapping[str, object]) -> Settings:
     """The settings to go on with: the run's own, with ``rounds`` raised where asked.
 
+    It may go on on another device, for the machine may be another.
+
     Parameters
     ----------
     folder : RunFolder
         Of the run to resume.
     changes : mapping
-        Keys the user gave. Any but ``rounds`` must be as the run had it.
+        Keys the user gave. Any but ``rounds`` and ``device`` must be as the run had it.
     """
     if not (folder.path / "config.toml").exists():
         raise BadInput(f"--resume: {folder.path} holds no run (there is no config.toml in it).")
@@ -51,7 +53,7 @@ def resumed(folder: RunFolder, changes: Mapping[str, object]) -> Settings:
     old, new = before.flat(), after.flat()
     for name in [*changes, *new]:  # what the user said comes first, what follows from it later
         value = new[name]
-        if name != "rounds" and value != old[name]:
+        if name not in ("rounds", "device") and value != old[name]:
             raise BadInput(
                 f"--resume: {name} is {old[name]!r} in {folder.path} and cannot become {value!r}; "
                 "only rounds may be raised."

@@ -19,6 +19,7 @@ from flwr.serverapp import ServerApp
 from bouquet.client_app.main import app as client_app
 from bouquet.client_app.main import forget
 from bouquet.core.errors import BadInput, RunFailed
+from bouquet.core.placement import find, gpus
 from bouquet.flower.inline import InlineGrid, workers
 from bouquet.flower.private import hand_over_at_once
 from bouquet.server_app.main import Job, make_app
@@ -26,8 +27,12 @@ from bouquet.settings import Settings
 
 
 def with_nodes(settings: Settings) -> Settings:
-    """Settings whose number of nodes is settled: one per worker unless the user said."""
-    return settings.with_run(nodes=settings.run.nodes or workers())
+    """Settings whose number of nodes is settled: one per worker unless the user said.
+
+    A GPU is a worker: nodes that shared one would only wait for each other.
+    """
+    run = settings.run
+    return settings.with_run(nodes=run.nodes or gpus(run.device) or workers())
 
 
 def simulate(jobs: Sequence[Job], engine: str) -> list[dict[str, Any]]:
@@ -50,12 +55,22 @@ def simulate(jobs: Sequence[Job], engine: str) -> list[dict[str, Any]]:
             raise BadInput(
                 "store must be 'context' or 'disk' on the ray engine: its workers share no memory."
             )
+        device = job.settings.run.device
+        if engine == "ray" and ":" in device:
+            raise BadInput(
+                f"device must be 'cuda' on the ray engine, not {device!r}: it gives every worker a "
+                "GPU of its own."
+            )
+        find(device)
     summaries: list[dict[str, Any]] = []
     stop = threading.Event()
     server_app = make_app(jobs, engine, stop, summaries)
-    start = {"inline": _run_inline, "ray": _run_ray}[engine]
+    run = jobs[0].settings.run
     try:
-        start(server_app, jobs[0].settings.run.nodes)
+        if engine == "inline":
+            _run_inline(server_app, run.nodes)
+        else:
+            _run_ray(server_app, run.nodes, find(run.device))
     finally:
         stop.set()  # whatever ended the engine, the run loop's thread must not wait on
     if len(summaries) != len(jobs):
@@ -92,7 +107,7 @@ def _run_inline(server_app: ServerApp, nodes: int) -> None:
         torch.set_num_threads(threads)
 
 
-def _run_ray(server_app: ServerApp, nodes: int) -> None:
+def _run_ray(server_app: ServerApp, nodes: int, device: torch.device) -> None:
     import ray
     from flwr.simulation import run_simulation
 
@@ -110,7 +125,8 @@ def _run_ray(server_app: ServerApp, nodes: int) -> None:
             client_app=client_app,
             num_supernodes=nodes,
             backend_config={
-                "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0},
+                # Ray shows a worker the GPUs it gives it, and no other.
+                "client_resources": {"num_cpus": 1.0, "num_gpus": float(device.type == "cuda")},
                 "init_args": init,
             },
         )

@@ -4,11 +4,13 @@ import functools
 import os
 import threading
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from bouquet.core.errors import BadInput
+from bouquet.core.placement import CPU, kept, moved
 from bouquet.core.task import Task
 from bouquet.core.trees import (
     Tree,
@@ -19,7 +21,7 @@ from bouquet.imports import is_path
 from bouquet.models import Maker, build, layout_of, personal_names, refuse_inputs, refuse_output
 from bouquet.parts import loss_of, metric_of, try_measures
 from bouquet.probe import probed, refuse_single_examples
-from bouquet.settings import Settings
+from bouquet.settings import AMP, Settings
 
 # The one learner of a scheme that pools the clients' data.
 POOL = "pool"
@@ -30,10 +32,38 @@ Stamps = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """Data and task, the same for every node of a run."""
+    """Data and task, the same for every node of a run.
+
+    Parameters
+    ----------
+    data : FederatedData
+        On the CPU, as all that messages and files hold is.
+    task : Task
+        Likewise.
+    device : torch.device
+        Where the work is done.
+    """
 
     data: FederatedData
     task: Task
+    device: torch.device = CPU
+
+    @cached_property
+    def work(self) -> Task:
+        """The task where the work is done; one object, which recorded steps are known by."""
+        if self.device == CPU:
+            return self.task
+        return replace(self.task, initial=moved(self.task.initial, self.device))
+
+    @property
+    def x(self) -> Tensor:
+        """All inputs where the work is done."""
+        return kept(self.data.x, self.device)
+
+    @property
+    def y(self) -> Tensor:
+        """All targets where the work is done."""
+        return kept(self.data.y, self.device)
 
 
 def make_task(
@@ -60,7 +90,8 @@ def make_task(
     run = settings.run
     # Models of ours are what their keys say; a user's own may be anything.
     ours = make is None and not is_path(settings.model.name)
-    kind = (settings.model, personal, input_shape, classes, run.weight_decay, run.loss)
+    options = (run.weight_decay, run.loss, run.amp)
+    kind = (settings.model, personal, input_shape, classes, *options)
     return Task(
         structure,
         initial,
@@ -70,11 +101,15 @@ def make_task(
         kind=kind if ours else None,
         criterion=loss_of(run.loss, classes),
         metric=metric_of(run.metric),
+        amp=AMP[run.amp],
     )
 
 
 def problem(
-    settings: Settings, only: tuple[str, ...] | None = None, make: Maker | None = None
+    settings: Settings,
+    only: tuple[str, ...] | None = None,
+    make: Maker | None = None,
+    device: torch.device = CPU,
 ) -> Problem:
     """Load data once per process, and make the task once per thread.
 
@@ -83,7 +118,8 @@ def problem(
     """
     with _loading:
         same = settings.with_run(out="", rounds=1)  # these two make no difference
-        return _problem(same, _stamps(settings), threading.get_ident(), only, make)
+        stamps = _stamps(settings)
+        return _problem(same, stamps, threading.get_ident(), only, make, device)
 
 
 def started_from(loaded: Problem, weights: Tree) -> Problem:
@@ -91,7 +127,7 @@ def started_from(loaded: Problem, weights: Tree) -> Problem:
     initial = loaded.task.initial
     if fingerprint(weights) != fingerprint({n: v for n, v in initial.items() if n in weights}):
         raise BadInput("The weights this stage starts from do not fit this node's model.")
-    return Problem(loaded.data, replace(loaded.task, initial=initial | weights))
+    return replace(loaded, task=replace(loaded.task, initial=initial | weights))
 
 
 def _stamps(settings: Settings) -> Stamps:
@@ -116,13 +152,19 @@ def _problem(
     thread: int,
     only: tuple[str, ...] | None,
     make: Maker | None,
+    device: torch.device,
 ) -> Problem:
     seed = settings.run.seed
     data = _data(settings.data, seed, settings.dtype, stamps, only, settings.run.validation)
-    return posed(settings, data, make)
+    return posed(settings, data, make, device)
 
 
-def posed(settings: Settings, data: FederatedData, make: Maker | None = None) -> Problem:
+def posed(
+    settings: Settings,
+    data: FederatedData,
+    make: Maker | None = None,
+    device: torch.device = CPU,
+) -> Problem:
     """The problem some data pose to the model, which is tried on them if it is a user's own."""
     if data.classes:
         refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
@@ -130,7 +172,7 @@ def posed(settings: Settings, data: FederatedData, make: Maker | None = None) ->
     if ":" in settings.model.name:
         task = _tried(settings, task, data)
     try_measures(settings, task, data)
-    return Problem(data, task)
+    return Problem(data, task, device)
 
 
 def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:

@@ -15,9 +15,11 @@ import torch
 from bouquet.checks import (
     check_averaging,
     check_decay,
+    check_device,
     check_join,
     check_judging,
     check_local_work,
+    check_precision,
     check_schedule,
 )
 from bouquet.core.config import (
@@ -44,6 +46,7 @@ from bouquet.strategies.server_optimizers import KINDS, Optimized, ServerOptimiz
 
 Kind = TypeVar("Kind", bound=AnyScheme)
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+AMP = {"none": None, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,16 @@ class RunConfig:
     )
     seed: int = key(0, "of every random choice", low=0)
     dtype: str = key("float32", "of weights and data", choices=tuple(DTYPES))
+    device: str = key(
+        "auto",
+        "where nodes compute: cpu, cuda, cuda:1 or mps; auto = cuda if there is one, else cpu; "
+        "real devices choose for themselves unless it is cpu",
+    )
+    amp: str = key(
+        "none",
+        "mixed precision: the model's products in local steps as bf16, all else in float32",
+        choices=tuple(AMP),
+    )
     eval_every: int = key(
         5, "evaluate all clients every n rounds and at the end; 0 = only at the end", low=0
     )
@@ -341,6 +354,7 @@ def parse(
     check_averaging(run)
     check_decay(run)
     check_judging(run)
+    check_device(run.device)
     check_schedule(run)
     join = read(JoinConfig, values, "join")
     check_join(join, run)
@@ -352,6 +366,7 @@ def parse(
         join=join,
         schemes=tuple(read(scheme, values, scheme.name) for scheme in schemes),
     )
+    check_precision(run, settings.scheme)
     if run.pipeline:  # a stage's wrong key is refused now, not when its turn comes
         for stage in settings.stages:
             check_schedule(settings.in_stage(stage).run, stage.last - stage.first + 1)

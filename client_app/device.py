@@ -24,12 +24,19 @@ class Device:
     allowed : tuple of str
         The import paths of schemes, models, data, losses and metrics that its owner lets it load,
         besides ours.
+    computes_on : str
+        The device its owner lets it compute on, as the key ``device`` names it; empty for any.
     """
 
     clients: tuple[str, ...]
     folder: Path
     data_path: str
     allowed: tuple[str, ...] = ()
+    computes_on: str = ""
+
+    def chosen(self, wished: str) -> str:
+        """Where it computes: as its owner says, else as it finds best unless asked for the CPU."""
+        return self.computes_on or ("cpu" if wished == "cpu" else "auto")
 
     def refuse_strangers(self, values: Mapping[str, object]) -> None:
         """Refuse settings that name code the owner did not allow, before any of it is loaded."""
@@ -87,4 +94,5 @@ def device(node_config: Mapping[str, object]) -> Device | None:
         Path(folder),
         str(node_config.get("data.path", "")),
         tuple(one for one in allowed if one),
+        str(node_config.get("device", "")),
     )

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from bouquet.client_app.device import Device, device
-from bouquet.client_app.main import answering, at_work, hosts, own_store
+from bouquet.client_app.main import answering, at_work, hosts, own_store, placed
 from bouquet.client_app.node import Node
 from bouquet.client_app.orders import Order, read_order
 from bouquet.client_app.stores import ContextStore
@@ -115,9 +115,10 @@ class _Parts:
     def _problem(self, settings: Settings, own: Device | None, context: Context) -> Problem:
         seed, dtype = settings.run.seed, settings.dtype
         only = None if own is None else own.clients
+        where = placed(settings, own, context)
         match self.data:
             case DataConfig():
-                return problem(settings, only, self.make)
+                return problem(settings, only, self.make, where)
             case FederatedData() as data:
                 pass
             case Mapping() as clients:
@@ -126,7 +127,8 @@ class _Parts:
                 examples = {_client_id(context): load(context)}
                 data = in_memory(examples, self.classes, seed, dtype)
         data = data if only is None else data.restricted(only)
-        return posed(settings, data.holding_out(settings.run.validation, seed), self.make)
+        data = data.holding_out(settings.run.validation, seed)
+        return posed(settings, data, self.make, where)
 
     def _refuse_strangers(self, message: Message) -> None:
         """Refuse settings that name code which is not the app's, before any of it is loaded."""

@@ -25,6 +25,7 @@ from bouquet.client_app.stores import (
 )
 from bouquet.core import cohort
 from bouquet.core.errors import BadInput
+from bouquet.core.placement import find
 from bouquet.data.federated import numbered
 from bouquet.data.prepare import size_warning
 from bouquet.flower import wire
@@ -96,10 +97,17 @@ def _prepared(message: Message, context: Context) -> tuple[Order, Node]:
     if own is not None:  # where the server's data are is none of a device's business
         settings = replace(settings, data=replace(settings.data, path=own.data_path))
     torch.set_num_threads(1)  # nodes share the machine; one core each
-    loaded = problem(settings, None if own is None else own.clients)
+    where = placed(settings, own, context)
+    loaded = problem(settings, None if own is None else own.clients, device=where)
     hosted = hosts(loaded, context) if own is None else own.clients
     store = _store(order, context) if own is None else own_store(order, own)
     return order, at_work(order, settings, loaded, hosted, store)
+
+
+def placed(settings: Settings, own: Device | None, context: Context) -> torch.device:
+    """Where a node computes; several of one machine share out its GPUs."""
+    asked = settings.run.device if own is None else own.chosen(settings.run.device)
+    return find(asked, int(context.node_config.get("partition-id", 0)))
 
 
 def at_work(

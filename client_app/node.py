@@ -18,6 +18,7 @@ from bouquet.core import cohort
 from bouquet.core.batches import Plan, draw, gather
 from bouquet.core.errors import BadInput
 from bouquet.core.judging import ACCURACY
+from bouquet.core.placement import CPU, moved
 from bouquet.core.round import Total, rows_of
 from bouquet.core.scheme import Work
 from bouquet.core.seeding import generator
@@ -104,7 +105,7 @@ class Node:
     ) -> Result:
         """Train the named clients on what the server sent, and keep their new state."""
         scheme = self.settings.scheme
-        payload = self._checked(payload_tree, clients)
+        payload = self._there(self._checked(payload_tree, clients))
         plan = self._plan()
         result = Result()
         weight_of = dict(zip(clients, weights, strict=True))
@@ -112,7 +113,8 @@ class Node:
         for chunk, states in self._chunks(clients, round_, plan, result):
             started = time.perf_counter()
             batches = self._batches(chunk, plan, "train", round_)
-            personal, received = stack(states), self._received(payload, clients, chunk)
+            personal = self._there(stack(states))
+            received = self._received(payload, clients, chunk)
             upload, personal = cohort.update(
                 scheme,
                 self._work(round_, chunk),
@@ -121,6 +123,7 @@ class Node:
                 batches,
                 self.settings.run.cohort,
             )
+            personal = moved(personal, CPU)
             valid = finite(upload, len(chunk)) & finite(personal, len(chunk))
             for place, client in enumerate(chunk):
                 if not valid[place]:
@@ -134,7 +137,7 @@ class Node:
             result.seconds["training"] += time.perf_counter() - started
         result.weight = sum(weight_of[client] for client in result.clients)
         if result.clients:
-            result.mean = total.mean(result.weight)
+            result.mean = moved(total.mean(result.weight), CPU)
         return result
 
     def evaluate(
@@ -153,13 +156,14 @@ class Node:
         are newcomers, who adapt by that many rounds' local work.
         """
         payload = self._checked(payload_tree, clients)
+        there = self._there(payload)
         result = Result()
         for chunk, states in self._chunks(clients, round_ + 1, self._plan(), result):
-            received = self._received(payload, clients, chunk)
-            models = self._evaluate_chunk(round_, chunk, received, stack(states), result, adapt)
+            received, personal = self._received(there, clients, chunk), self._there(stack(states))
+            models = self._evaluate_chunk(round_, chunk, received, personal, result, adapt)
             result.clients += chunk
             if self.settings.scheme.stateful and adapt < 0:
-                self._add_diagnostics(received, states, result)
+                self._add_diagnostics(self._received(payload, clients, chunk), states, result)
             if predictors is not None:
                 self._save_predictors(predictors, round_, chunk, models)
             if outcomes is not None and self.problem.task.measured == ACCURACY.name:
@@ -174,7 +178,7 @@ class Node:
         scheme, most = self.settings.scheme, self.settings.run.cohort_chunk
         for chunk in cohort.chunks(
             clients,
-            self.problem.task,
+            self.problem.work,
             plan.draws(plan.steps) * per_step,
             1 if scheme.alone else most,
         ):
@@ -200,7 +204,7 @@ class Node:
         adapt: int = -1,
     ) -> Tree:
         started = time.perf_counter()
-        scheme, task, run = self.settings.scheme, self.problem.task, self.settings.run
+        scheme, task, run = self.settings.scheme, self.problem.work, self.settings.run
         x, y, real = self._side_by_side([self.problem.data.clients[c].test for c in clients])
         work = self._work(round_, clients)
         adapts = scheme.adapts()
@@ -235,11 +239,15 @@ class Node:
             result.diagnostics.setdefault(name, []).extend(values)
 
     def _batches(self, clients: list[str], plan: Plan, purpose: str, round_: int) -> Batch:
-        data = self.problem.data
         train = [self._train_examples(client) for client in clients]
         plan = replace(plan, chance=self.problem.task.draws)
         seeds = (self.settings.run.seed, purpose, round_)
-        return gather(data.x, data.y, draw(clients, train, plan, seeds, self.settings.dtype))
+        drawn = draw(clients, train, plan, seeds, self.settings.dtype)
+        return gather(self.problem.x, self.problem.y, drawn)
+
+    def _there(self, value: Any) -> Any:
+        """A record where the work is done."""
+        return moved(value, self.problem.device)
 
     def _train_examples(self, client: str) -> Tensor:
         """Where a client's training examples are; the pool has everybody's."""
@@ -254,12 +262,14 @@ class Node:
         index = torch.stack(
             [torch.nn.functional.pad(p, (0, longest - len(p)), value=-1) for p in parts]
         )
+        index = index.to(self.problem.device)
         real = (index >= 0).to(self.settings.dtype)
         index = index.clamp(min=0)
-        return self.problem.data.x[index], self.problem.data.y[index], real
+        return self.problem.x[index], self.problem.y[index], real
 
     def _save_predictors(self, folder: Path, round_: int, clients: list[str], models: Tree) -> None:
         task, data = self.problem.task, self.problem.data
+        models = moved(models, CPU)
         for place, client in enumerate(clients):
             own = {name: value[place] for name, value in models.items()}
             save_predictor(folder, client, round_, own, self.settings, task, data)
@@ -272,7 +282,7 @@ class Node:
         They are about single examples of a client: no reply carries them.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        scheme, task, data = self.settings.scheme, self.problem.task, self.problem.data
+        scheme, task, data = self.settings.scheme, self.problem.work, self.problem.data
         shared = scheme.shared(task, payload)
         found: dict[str, Tree] = {client: {} for client in clients}
         parts = ["test", "validation"] if self.settings.run.validation else ["test"]
@@ -280,7 +290,7 @@ class Node:
             held = [getattr(data.clients[client], part) for client in clients]
             x, y, real = self._side_by_side(held)
             for whose, weights, own in (("shared", shared, False), ("personal", models, True)):
-                right = cohort.right(task, weights, x, y, real, own=own)
+                right = cohort.right(task, weights, x, y, real, own=own).cpu()
                 for client, row, kept in zip(clients, right, held, strict=True):
                     found[client][f"{part}_{whose}"] = row[: len(kept)].float()
         for client, tensors in found.items():
@@ -316,7 +326,7 @@ class Node:
         run = self.settings.run
         luck = float(generator(run.seed, "luck", round_, *clients).random())
         return Work(
-            self.problem.task,
+            self.problem.work,
             self.settings.sgd,
             (),
             run.local_steps,

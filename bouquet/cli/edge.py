@@ -81,6 +81,10 @@ def node(
             metavar="PACKAGE.MODULE:NAME",
         ),
     ] = None,
+    device: Annotated[
+        str,
+        typer.Option(help="Where it computes, whatever the server wishes.", metavar="cpu|cuda|mps"),
+    ] = "",
     port: Annotated[int, typer.Option(help="A free port of this machine.")] = 9094,
 ) -> None:
     r"""A device: its half of a deployment, what it stores, its personal model.
@@ -99,7 +103,7 @@ def node(
     if context.invoked_subcommand is not None:
         return
 
-    from bouquet.client_app.device import device
+    from bouquet.client_app.device import device as device_of
     from bouquet.core.errors import BadInput
     from bouquet.deploy.deployment import Host, node_command, node_environment
 
@@ -108,10 +112,10 @@ def node(
     for name, file in (("--ca", ca), ("--key", key)):
         if not file.exists():
             raise BadInput(f"{name}: {file} is not there.")
-    found = device({"client-id": client_id, "state-dir": str(state_dir)})
+    found = device_of({"client-id": client_id, "state-dir": str(state_dir)})
     assert found is not None  # it has a client-id
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    host = Host("node", found.clients, state_dir, data_path, tuple(allow or ()))
+    host = Host("node", found.clients, state_dir, data_path, tuple(allow or ()), device)
     home = state_dir.absolute() / "flower"
     command = node_command(host, superlink, ca.absolute(), key.absolute(), port)
     _become(command, node_environment(home, host))

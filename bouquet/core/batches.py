@@ -123,8 +123,11 @@ def _table(count: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64
 
 def gather(x: Tensor, y: Tensor, drawn: Draw) -> Batch:
     """The drawn examples themselves, with the axes client, step, place."""
-    chosen = drawn.examples
-    return Batch(x[chosen], y[chosen], drawn.weight, drawn.active, drawn.own, drawn.chance)
+    there = x.device
+    chosen = drawn.examples.to(there)
+    weight, active, own = (part.to(there) for part in (drawn.weight, drawn.active, drawn.own))
+    # Seeds stay where Python reads them.
+    return Batch(x[chosen], y[chosen], weight, active, own, drawn.chance)
 
 
 def steps(batches: Batch) -> list[Batch]:

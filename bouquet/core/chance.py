@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bouquet.core.placement import CPU
+
 
 class Seeded(TorchDispatchMode):
     """While entered, whatever PyTorch draws on this thread comes from one seed.
@@ -19,11 +21,13 @@ class Seeded(TorchDispatchMode):
     ----------
     seed : int
         From 0 to 2**63 - 1.
+    device : torch.device
+        Where it draws: a generator draws on its own device alone, and others draw other numbers.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, device: torch.device = CPU) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator(device).manual_seed(seed)
         self.drew = False
 
     def __torch_dispatch__(

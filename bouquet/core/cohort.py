@@ -35,6 +35,9 @@ _warning = threading.Lock()
 # and loses time; past this many bytes of examples it only costs memory.
 CHUNK_WEIGHTS = 5 * 2**20
 CHUNK_EXAMPLES = 256 * 2**20
+# A GPU has no such cache and must be kept busy; so much of both leaves room for the rest of a step
+# on a small one. Not measured.
+GPU_TIMES = 8
 
 
 @functools.cache
@@ -73,8 +76,10 @@ def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) ->
     most : int
         The user's limit; 0 for none.
     """
-    by_weights = CHUNK_WEIGHTS // max(1, size_in_bytes(task.initial))
-    by_examples = CHUNK_EXAMPLES // max(1, example_bytes)
+    on_gpu = any(value.device.type != "cpu" for value in task.initial.values())
+    times = GPU_TIMES if on_gpu else 1
+    by_weights = times * CHUNK_WEIGHTS // max(1, size_in_bytes(task.initial))
+    by_examples = times * CHUNK_EXAMPLES // max(1, example_bytes)
     limit = most or max(1, min(by_weights, by_examples))
     found, left = [], list(clients)
     while left:
@@ -232,7 +237,7 @@ def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: 
     own : bool
         Whether ``models`` are the clients' own.
     """
-    return Scores(*_judged(task.score, task, models, x, y, real, own))
+    return Scores(*(found.cpu() for found in _judged(task.score, task, models, x, y, real, own)))
 
 
 def right(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Tensor:

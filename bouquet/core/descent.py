@@ -257,8 +257,10 @@ def _clipped(gradient: Parts, sgd: Sgd) -> Parts:
         return gradient
     sizes = [norm(part) if isinstance(part, dict) else None for part in gradient]
     if sgd.clip_all:
-        known = torch.stack([size for size in sizes if size is not None])
-        together = torch.linalg.vector_norm(known)
+        known = [size for size in sizes if size is not None]
+        # An empty tree's size, which is 0, is on no device of its own.
+        there = max((size.device for size in known), key=lambda one: one.type != "cpu")
+        together = torch.linalg.vector_norm(torch.stack([size.to(there) for size in known]))
         sizes = [None if size is None else together for size in sizes]
     return tuple(
         part if isinstance(part, Tensor) or size is None else _shortened(part, size, sgd.clip)

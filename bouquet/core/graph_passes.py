@@ -102,6 +102,15 @@ def _shape(node: Any) -> tuple[int, ...]:
     return tuple(node.meta["val"].shape)
 
 
+def _typed(one: Any, other: Any) -> bool:
+    """Whether two are of one type; sums and products of mixed precision need not be."""
+    return bool(one.meta["val"].dtype == other.meta["val"].dtype)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return _shape(one) == _shape(other) and _typed(one, other)
+
+
 def _shorten(graph: Graph) -> None:
     """Remove what changes nothing or is computed twice; exact to the last bit."""
     graph.eliminate_dead_code()
@@ -139,7 +148,7 @@ def _spared(node: Node) -> Node | None:
         pair: Any = node.args
         for ones, other in (pair, pair[::-1]):
             if isinstance(other, Node) and getattr(ones, "target", None) is aten.ones_like.default:
-                return other if _shape(other) == _shape(node) else None
+                return other if _alike(other, node) else None
     return None
 
 
@@ -162,7 +171,7 @@ def _join_biases(graph: Graph) -> bool:
         pair: Any = node.args
         for product, bias in (pair, pair[::-1]):
             alone = getattr(product, "target", None) is aten.bmm.default and len(product.users) == 1
-            if alone and isinstance(bias, Node) and _shape(product) == _shape(node):
+            if alone and isinstance(bias, Node) and _alike(product, node) and _typed(bias, node):
                 _replace(graph, node, aten.baddbmm.default, (bias, *product.args))
                 changed = True
                 break

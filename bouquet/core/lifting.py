@@ -74,7 +74,7 @@ class Lifted:
 
         def tensor(found: Tensor) -> Tensor:
             self.tensors.append(found)
-            trail.append((found.shape, found.dtype))
+            trail.append((found.shape, found.dtype, found.device))
             return found
 
         def watch(found: Any) -> Any:

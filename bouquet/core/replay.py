@@ -123,8 +123,7 @@ def _own(tensor: Tensor, clients: int | None) -> Tensor:
     if tensor.ndim == 4 and clients is None:
         _, c, h, w = tensor.shape
         # Where c is 1, PyTorch's own conversion leaves strides that it takes for channels first.
-        strided = torch.empty_strided(tensor.shape, (c * h * w, 1, c * w, c), dtype=tensor.dtype)
-        return strided.copy_(tensor)
+        return tensor.new_empty_strided(tensor.shape, (c * h * w, 1, c * w, c)).copy_(tensor)
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
@@ -165,7 +164,7 @@ class _Recorded:
     ) -> _Program:
         """The recording that fits, made now if there is none."""
         stretch = plan.stretch
-        shapes = tuple((tensor.shape, tensor.dtype) for tensor in moving)
+        shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in moving)
         shape = (shapes, len(held), clients, stretch.compiled)
         key = (stretch.key, plan.held.key, plan.batch.key, shape)
         with self.lock:

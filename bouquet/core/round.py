@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bouquet.core.placement import widest
 from bouquet.core.scheme import AnyScheme, Federation, Round, Work
 from bouquet.core.trees import Tree, fingerprint, flatten, stack_trees, unflatten
 
 
 def rows_of(scheme: AnyScheme, payload: Any, places: Sequence[int]) -> Any:
     """What some of the clients received: their rows of what is each client's own."""
-    return _changed(scheme, payload, lambda value: value[list(places)])
+    chosen = torch.tensor(places)
+    return _changed(scheme, payload, lambda value: value[chosen])
 
 
 def row_of(scheme: AnyScheme, payload: Any, place: int) -> Any:
@@ -66,7 +68,7 @@ class Total:
                 self._rows.setdefault(name, []).append(value)
                 continue
             # Sums over chunks are kept in double so that their number hardly matters.
-            summed = torch.tensordot(weights.to(value.dtype), value, dims=1).double()
+            summed = torch.tensordot(weights.to(value), value, dims=1).to(widest(value.device))
             self._sums[name] = self._sums[name] + summed if name in self._sums else summed
             self._dtypes[name] = value.dtype
 

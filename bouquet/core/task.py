@@ -2,19 +2,21 @@
 
 import copy
 from collections.abc import Hashable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, autocast, nn
 from torch.func import functional_call
 from torch.nn.modules.conv import _ConvNd as _Convolution
 
 from bouquet.core.chance import Seeded
 from bouquet.core.judging import ACCURACY, Judge, Metric, cross_entropy
 from bouquet.core.trees import Tree, dot
+
+_as_it_is: AbstractContextManager[object] = nullcontext()
 
 
 class Batch(NamedTuple):
@@ -84,6 +86,8 @@ class Task:
         The loss of each example by outputs and targets; without, the data's own.
     metric : Metric
         What models are compared by; data without classes have no accuracy.
+    amp : torch.dtype, optional
+        The type of the model's products while it learns, where that is not the weights' own.
     """
 
     module: nn.Module
@@ -96,6 +100,7 @@ class Task:
     kind: Hashable = None
     criterion: Judge | None = None
     metric: Metric = ACCURACY
+    amp: torch.dtype | None = None
 
     @property
     def measured(self) -> str:
@@ -119,9 +124,11 @@ class Task:
 
     def training_output(self, params: Tree, x: Tensor, seed: int) -> Tensor:
         """What it says while it learns; the seed is for what it draws."""
-        with Seeded(seed) if self.draws else nullcontext():
+        # A cast weight that is kept would outlive the step that changes the weight.
+        narrow = autocast(x.device.type, self.amp, cache_enabled=False) if self.amp else _as_it_is
+        with Seeded(seed, x.device) if self.draws else _as_it_is, narrow:
             said: Tensor = functional_call(self.module, params, (x,))
-        return said
+        return said.float() if self.amp else said
 
     def losses(self, params: Tree, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Each example's loss, and its metric: whether it was predicted right."""

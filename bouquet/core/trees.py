@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar, cast, get_type_hints
 import torch
 from torch import Tensor
 
+from bouquet.core.placement import widest
+
 Tree = dict[str, Tensor]
 Forest = dict[str, Tree]
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -54,9 +56,12 @@ def distance(one: Tree, other: Tree) -> Tensor:
 
 def norm(tree: Tree) -> Tensor:
     """Euclidean norm of all the values together, which is 0 for an empty tree."""
-    wide = torch.float64  # squares of float32 overflow
-    sizes = [torch.linalg.vector_norm(value, dtype=wide) for value in tree.values()]
-    return torch.linalg.vector_norm(torch.stack(sizes)) if sizes else torch.zeros((), dtype=wide)
+    # Squares of float32 overflow.
+    sizes = [torch.linalg.vector_norm(value, dtype=widest(value.device)) for value in tree.values()]
+    if not sizes:
+        return torch.zeros((), dtype=torch.float64)
+    whole: Tensor = torch.linalg.vector_norm(torch.stack(sizes))
+    return whole
 
 
 def size_in_bytes(tree: Tree) -> int:
@@ -152,12 +157,14 @@ def pick(record: R, index: int) -> R:
 def finite(record: tuple[Any, ...], count: int) -> Tensor:
     """For each of the ``count`` clients of a stack: whether all its values are finite."""
     ok = torch.ones(count, dtype=torch.bool)
-    for value in flatten(record).values():
-        # The sum of a client's values is finite only if every one of them is, but
-        # finite values may overflow in it: only those clients need the slower look.
-        sums = value.reshape(count, -1).sum(dim=1)
-        for index in torch.nonzero(~sums.isfinite()).flatten().tolist():
-            ok[index] &= bool(value[index].isfinite().all())
+    values = list(flatten(record).values())
+    if not values:
+        return ok
+    # The sum of a client's values is finite only if every one of them is, but
+    # finite values may overflow in it: only those clients need the slower look.
+    sums = [value.reshape(count, -1).sum(dim=1).isfinite() for value in values]
+    for place, index in (~torch.stack(sums).cpu()).nonzero().tolist():
+        ok[index] &= bool(values[place][index].isfinite().all())
     return ok
 
 

@@ -27,6 +27,8 @@ class Host:
         Its data; empty for data sets that need none.
     allowed : tuple of str
         Import paths of schemes and models that it may load, besides ours.
+    computes_on : str
+        The device it may compute on; empty for any.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Host:
     folder: Path
     data_path: str = ""
     allowed: tuple[str, ...] = ()
+    computes_on: str = ""
 
     @property
     def node_config(self) -> str:
@@ -43,6 +46,7 @@ class Host:
             "state-dir": str(self.folder.absolute()),
             "data.path": self.data_path and os.path.abspath(self.data_path),
             "allow": ",".join(self.allowed),
+            "device": self.computes_on,
         }
         return " ".join(f"{name}={json.dumps(word)}" for name, word in words.items() if word)
 

@@ -294,10 +294,10 @@ def slope_bound(task: Task, batch: Batch) -> Tensor:
     return bound
 
 
-@pytest.mark.parametrize("replay", [False, True])
-def test_bf16_moves_a_step_no_further_than_its_rounding(replay: bool) -> None:
+@pytest.mark.parametrize("recorded", ["", "replayed"])
+def test_bf16_moves_a_step_no_further_than_its_rounding(recorded: str) -> None:
     (exact, batch), (mixed, _) = logistic(None), logistic(torch.bfloat16)
-    sgd = Sgd(0.5, replay=replay)
+    sgd = Sgd(0.5, recorded=recorded)
     one = descend(exact.loss, exact.initial, [batch], sgd)["weight"]
     other = descend(mixed.loss, mixed.initial, [batch], sgd)["weight"]
     gap = (one - other).abs()

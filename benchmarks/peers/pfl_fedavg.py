@@ -66,9 +66,7 @@ def run(work: Work) -> Outcome:
         chosen = torch.from_numpy(rng.permutation(TRAIN)[: work.steps * work.batch])
         return PyTorchTensorDataset((x[client][chosen], y[client][chosen]))
 
-    clients = FederatedDataset(
-        batches_of, get_user_sampler("minimize_reuse", list(range(CLIENTS)))
-    )
+    clients = FederatedDataset(batches_of, get_user_sampler("minimize_reuse", list(range(CLIENTS))))
     tally, clock = Tally(work.batch), Clock()
     classifier = Classifier(work, tally)
     before = loss_of(classifier.net, work)

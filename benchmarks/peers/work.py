@@ -83,10 +83,10 @@ def net(work: Work) -> Any:
     if work.model == "linear":
         return nn.Linear(work.features, CLASSES)
     if work.model == "mlp":
-        widths = [work.features, 200, 200]
-        pairs = zip(widths, widths[1:], strict=False)
-        hidden = [layer for pair in pairs for layer in (nn.Linear(*pair), nn.ReLU())]
-        return nn.Sequential(*hidden, nn.Linear(200, CLASSES))
+        return nn.Sequential(
+            *(nn.Linear(work.features, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU()),
+            nn.Linear(200, CLASSES),
+        )
     return nn.Sequential(
         nn.Unflatten(1, (1, 28, 28)),
         *(nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),

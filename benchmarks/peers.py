@@ -38,6 +38,7 @@ QUIET = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
 }
 PFL = ("pfl[pytorch]==0.6.0", "torch==2.13.0")
+PATIENCE = 3600.0  # seconds for one run, or one installation
 
 
 class LeftOut(Exception):
@@ -124,9 +125,13 @@ def install(peer: Peer, folder: Path) -> Path:
 
 def told(aim: str, command: Sequence[str], **variables: str) -> str:
     """What a command prints."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | QUIET | variables
-    )
+    variables = os.environ | QUIET | variables
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=variables, timeout=PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        raise LeftOut(f"could not {aim} in {PATIENCE / 60:.0f} minutes") from None
     if done.returncode:
         print(done.stderr, file=sys.stderr)
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -296,7 +301,10 @@ def main() -> None:
     for _ in range(given.repeat):
         for workload in given.workloads:
             able = [name for name in names if (name, workload) not in report.left_out]
-            compete(report, workload, able, folder)
+            try:
+                compete(report, workload, able, folder)
+            except LeftOut as why:
+                raise SystemExit(f"The plain loop {why}") from None
             # After each, so that a run of hours that is stopped has not been for nothing.
             for file in given.out:
                 file.write_text(

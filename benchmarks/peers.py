@@ -70,6 +70,7 @@ PEERS = {
             *("chex==0.1.86", "optax==0.1.9", "numpy<2"),
         ),
     ),
+    # With its defaults and with one thread: which is faster depends on the model and the machine.
     "pfl": Peer("pfl-research, a process, PyTorch's threads", "pfl_fedavg.py", PFL),
     "pfl-1": Peer(
         "pfl-research, a process, one thread", "pfl_fedavg.py", PFL, {"OMP_NUM_THREADS": "1"}

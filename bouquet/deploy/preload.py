@@ -16,7 +16,14 @@ from pathlib import Path
 from bouquet.flower.private import ExecutionSpec, LaunchResult, SubprocessExecutor, log
 
 # Not our own code: the app that runs is the one the SuperLink sends.
-LIBRARIES = ("flwr.supernode.cli.flwr_clientapp", "flwr.clientapp", "torch", "safetensors.torch")
+# torch._dynamo: what recording a step imports, for a second of every message.
+LIBRARIES = (
+    "flwr.supernode.cli.flwr_clientapp",
+    "flwr.clientapp",
+    "torch",
+    "torch._dynamo",
+    "safetensors.torch",
+)
 # What shares out the data sets that come with us, for a node that has no data of its own.
 PARTITIONERS = ("flwr_datasets.partitioner",)
 

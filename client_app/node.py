@@ -181,6 +181,7 @@ class Node:
             self.problem.work,
             plan.draws(plan.steps) * per_step,
             1 if scheme.alone else most,
+            cohort.records(self.problem.work, plan.steps, plan.batch_size),
         ):
             states: dict[str, Any] = {}
             for client in chunk:

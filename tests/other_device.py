@@ -5,7 +5,6 @@ one of the CPU's. An operation on tensors of both devices is an error, as it is 
 is there, tensors without axes and the positions in an indexing may be the CPU's.
 """
 
-import functools
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ class Elsewhere(Tensor):
             strides=held.stride(),
             storage_offset=held.storage_offset(),
             dtype=held.dtype,
-            device=torch.device("other:0"),
+            device=OTHER,
         )
         made.held = held
         return made
@@ -64,14 +63,8 @@ def _refuse_mixture(func: Any, tensors: list[Tensor], theirs: list["Elsewhere"])
         raise RuntimeError(f"{func} mixes devices")
 
 
-@functools.cache
-def other_device() -> torch.device:
-    """The device, which PyTorch knows from now on."""
-    _setup_privateuseone_for_python_backend("other")
-    library = torch.library.Library("_", "IMPL")
-    library.fallback(_computed, "PrivateUse1")
-    _alive.append(library)
-    return torch.device("other:0")
-
-
-_alive: list[torch.library.Library] = []  # a library takes back what it registered when it goes
+# At once, for autograd counts the devices when it is first used.
+_setup_privateuseone_for_python_backend("other")
+_library = torch.library.Library("_", "IMPL")
+_library.fallback(_computed, "PrivateUse1")
+OTHER = torch.device("other:0")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bouquet.core.placement import CPU
@@ -39,12 +40,25 @@ class Seeded(TorchDispatchMode):
     ) -> Any:
         """Give an operator that draws the generator to draw from."""
         words = kwargs or {}
+        if func is torch.ops.aten.native_dropout.default:
+            self.drew = True
+            return _dropped(*args, **words, generator=self._generator)
         if torch.Tag.nondeterministic_seeded in func.tags:
             seeded = _with_generator(func)
             if seeded is not None:
                 self.drew = True
                 return seeded(*args, **{**words, "generator": self._generator})
         return func(*args, **words)
+
+
+def _dropped(
+    x: Tensor, p: float, train: bool | None, *, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Dropout and its mask: on GPUs that is one operator, none of whose forms takes a generator."""
+    if train is False:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask = torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - p, generator=generator)
+    return x * mask * (1 / (1 - p) if p < 1 else 0.0), mask
 
 
 def _with_generator(func: Any) -> Callable[..., Any] | None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -31,9 +32,10 @@ _log = logging.getLogger("flwr")
 _warned_of: set[type[nn.Module]] = set()
 _warning = threading.Lock()
 
-# Measured on 2 cores: past this many bytes of weights a chunk falls out of the cache
-# and loses time; past this many bytes of examples it only costs memory.
-CHUNK_WEIGHTS = 5 * 2**20
+# Measured on 2 cores: past this many bytes of weights a chunk falls out of the cache and gains
+# nothing more, or, with steps that are recorded, loses time; past this many bytes of examples it
+# only costs memory.
+CHUNK_WEIGHTS, CHUNK_WEIGHTS_RECORDED = 48 * 2**20, 5 * 2**20
 CHUNK_EXAMPLES = 256 * 2**20
 # A GPU has no such cache and must be kept busy; so much of both leaves room for the rest of a step
 # on a small one. Not measured.
@@ -62,8 +64,28 @@ class Scores:
     metric: Tensor
 
 
-def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) -> list[list[str]]:
-    """Divide clients into chunks of 1, 2, 4, 8, ... clients: few sizes, each recorded once.
+# A step is recorded in a tenth of a second, and the first time imports for one: from so many local
+# steps on, or so many examples times weights in a round, a run of usual length is faster with it.
+FEWEST_STEPS, LEAST_WORK = 16, 100_000_000
+
+
+def records(task: Task, steps: int, examples: int) -> bool:
+    """Whether steps are recorded: by model and local work alone, so that engines agree.
+
+    Not by the number of rounds: a run that is resumed has more of them than it was told.
+    """
+    if task.whole:
+        return False
+    weights = sum(value.numel() for value in task.initial.values())
+    return steps >= FEWEST_STEPS or steps * examples * weights >= LEAST_WORK
+
+
+def chunks(
+    clients: Sequence[str], task: Task, example_bytes: int, most: int, recorded: bool = False
+) -> list[list[str]]:
+    """Divide clients into chunks of nearly equal size.
+
+    Where steps are recorded, they have 1, 2, 4, 8, ... clients: few sizes, each recorded once.
 
     Parameters
     ----------
@@ -75,12 +97,19 @@ def chunks(clients: Sequence[str], task: Task, example_bytes: int, most: int) ->
         What one client's batches of a round take.
     most : int
         The user's limit; 0 for none.
+    recorded : bool
+        Whether steps are.
     """
     on_gpu = any(value.device.type != "cpu" for value in task.initial.values())
     times = GPU_TIMES if on_gpu else 1
-    by_weights = times * CHUNK_WEIGHTS // max(1, size_in_bytes(task.initial))
+    room = CHUNK_WEIGHTS_RECORDED if recorded else CHUNK_WEIGHTS
+    by_weights = times * room // max(1, size_in_bytes(task.initial))
     by_examples = times * CHUNK_EXAMPLES // max(1, example_bytes)
     limit = most or max(1, min(by_weights, by_examples))
+    if not recorded:
+        count = -(-len(clients) // limit)
+        bounds = [len(clients) * place // max(1, count) for place in range(count + 1)]
+        return [list(clients[a:b]) for a, b in pairwise(bounds)]
     found, left = [], list(clients)
     while left:
         size = 2 ** (min(limit, len(left)).bit_length() - 1)
@@ -160,8 +189,7 @@ def _together(
     """Do one client's work for all of a chunk."""
     by_client = {name: getattr(payload, name) for name in scheme.payload_rows}
     chosen = choice(scheme, work.task, how)
-    recorded = "" if work.task.whole else "compiled" if chosen == "compiled" else "replayed"
-    work = replace(work, sgd=replace(work.sgd, recorded=recorded))
+    work = replace(work, sgd=replace(work.sgd, recorded=_recorded(work, batches, chosen)))
 
     def one_of_many(own: Batch, mine: dict[str, Any], state: Any) -> tuple[Any, Any]:
         sgd = replace(work.sgd, gradient=slope_in_vmap)
@@ -185,6 +213,13 @@ def _together(
         for i in range(count)
     ]
     return stack([first for first, _ in results]), stack([second for _, second in results])
+
+
+def _recorded(work: Work, batches: Batch, chosen: str) -> str:
+    _, drawn, examples = batches.weight.shape
+    if chosen == "compiled":
+        return chosen
+    return "replayed" if records(work.task, work.steps or drawn, examples) else ""
 
 
 def _say_one_by_one(task: Task, why: Exception) -> None:

@@ -195,6 +195,8 @@ def values_of(one: Key) -> st.SearchStrategy[object]:
     """Values that a key allows."""
     if one.name == "scheme":
         return st.sampled_from(list(SCHEMES))
+    if one.name == "device":
+        return st.sampled_from(["auto", "cpu", "cuda", "cuda:1"])
     if one.choices:
         return st.sampled_from(one.choices)
     if one.kind is int:
@@ -208,7 +210,7 @@ def values_of(one: Key) -> st.SearchStrategy[object]:
 # These go together or with some schemes only, which has tests of its own.
 PARTICULAR = {"local-epochs", "weights", "server-optimizer", "server-lr", "join.clients"}
 PARTICULAR |= {"pipeline", "stage-keys", "lr-schedule", "warmup", "weight-decay"}
-PARTICULAR |= {"decoupled-weight-decay"}
+PARTICULAR |= {"decoupled-weight-decay", "amp"}
 any_keys = st.fixed_dictionaries(
     {}, optional={one.name: values_of(one) for one in all_keys() if one.name not in PARTICULAR}
 )

@@ -3,6 +3,7 @@
 No GPU is needed: :mod:`tests.other_device` is a device that refuses to be mixed with the CPU.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from bouquet.client_app.node import Node, Result
 from bouquet.client_app.stores import MemoryStore
 from bouquet.continuing import resumed
 from bouquet.core import cohort, placement
+from bouquet.core.chance import Seeded
 from bouquet.core.descent import Sgd, descend
 from bouquet.core.errors import BadInput
 from bouquet.core.placement import CPU, find, gpus, kept, moved
@@ -27,14 +29,14 @@ from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Nothing, flatten
 from bouquet.deploy.commands import Host
 from bouquet.engines import simulate, with_nodes
-from bouquet.problem import POOL, problem
+from bouquet.problem import POOL, make_task, problem
 from bouquet.server_app.main import Job
 from bouquet.settings import Settings, parse
 from bouquet.storage.runfolder import RunFolder
 from bouquet.strategies import SCHEMES
 from bouquet.strategies.fedavg import FedAvg
 from tests.conftest import Run, kebab
-from tests.other_device import Elsewhere, other_device
+from tests.other_device import OTHER, Elsewhere
 
 Start = Callable[..., Run]
 MODELS: dict[str, dict[str, object]] = {
@@ -166,14 +168,14 @@ def test_what_is_there_already_is_not_copied() -> None:
 
 def test_data_are_moved_once() -> None:
     x = torch.ones(2)
-    there = kept(x, other_device())
-    assert there.device == other_device()
-    assert kept(x, other_device()) is there
+    there = kept(x, OTHER)
+    assert there.device == OTHER
+    assert kept(x, OTHER) is there
 
 
 def test_the_other_device_refuses_to_be_mixed() -> None:
     """Or the tests below would show nothing."""
-    there = moved(torch.ones(3), other_device())
+    there = moved(torch.ones(3), OTHER)
     with pytest.raises(RuntimeError, match="mixes devices"):
         there + torch.ones(3)
     assert isinstance(there + torch.tensor(1.0), Elsewhere)
@@ -208,7 +210,7 @@ def test_a_nodes_work_is_done_on_its_device(scheme: str, model: str) -> None:
     )
     keys |= {"cohort": "vmap"} if model == "mlp" and not plain else {}
     settings = parse({"scheme": scheme, "data.clients": 4, "local-steps": 3} | keys)
-    here, there = worked(settings, CPU), worked(settings, other_device())
+    here, there = worked(settings, CPU), worked(settings, OTHER)
     assert all(value.device == CPU for value in there[0].mean.values())
     torch.testing.assert_close(there[0].mean, here[0].mean)
     for name, values in here[1].metrics.items():
@@ -217,12 +219,53 @@ def test_a_nodes_work_is_done_on_its_device(scheme: str, model: str) -> None:
         assert there[1].diagnostics[name] == pytest.approx(values)
 
 
+@pytest.mark.parametrize(
+    ("keys", "shape"),
+    [
+        ({"model.name": "transformer", "model.width": 8, "model.layers": 1}, (5,)),
+        ({"model.name": "char-lstm", "model.width": 8, "model.layers": 1}, (5,)),
+        ({"model.name": "resnet18"}, (1, 8, 8)),
+    ],
+)
+def test_our_models_learn_on_a_device(keys: dict[str, object], shape: tuple[int, ...]) -> None:
+    """A model may make tensors of its own, such as a mask, where its input is."""
+    task = make_task(parse(keys), shape, 7, None)
+    text = len(shape) == 1
+    x = torch.arange(2 * math.prod(shape)).reshape(2, *shape) % 7
+    y = x if text else torch.tensor([0, 1])
+    batch = Batch(x if text else x.float(), y, torch.full((2,), 0.5), torch.tensor(1.0))
+    here = descend(task.loss, task.initial, [batch], Sgd(0.1))
+    there = descend(
+        task.loss,
+        moved(task.initial, OTHER),
+        [moved(batch, OTHER)],
+        Sgd(0.1, replay=True),
+    )
+    torch.testing.assert_close(moved(there, CPU), here)
+
+
+def test_a_gpus_own_dropout_is_seeded() -> None:
+    """Its fused operator, which other devices have too: kept examples are scaled by 1 / (1 − p)."""
+
+    def dropped(seed: int) -> tuple[Tensor, ...]:
+        with Seeded(seed) as seeded:
+            found = torch.native_dropout(torch.ones(100), 0.75, True)
+        assert seeded.drew
+        return found
+
+    (once, mask), (again, _), (other, _) = dropped(1), dropped(1), dropped(2)
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
+    assert torch.equal(once, 4.0 * mask)
+    assert 10 < mask.sum() < 40
+
+
 def test_steps_are_recorded_for_each_device_anew() -> None:
     """A recording may have made tensors of its device."""
     settings = parse({"data.clients": 4, "local-steps": 2, "model.hidden": 9, "scheme": "fedavg"})
     worked(settings, CPU)
     before = len(RECORDED.programs)
-    worked(settings, other_device())
+    worked(settings, OTHER)
     assert len(RECORDED.programs) > before
     assert not RECORDED.refused
 
@@ -244,7 +287,7 @@ def test_a_whole_run_on_a_device_ends_as_one_on_the_cpu(
     }
     here = start(rounds=3, **keys)
     with monkeypatch.context() as patched:
-        patched.setattr(main, "find", lambda asked, place: other_device())
+        patched.setattr(main, "find", lambda asked, place: OTHER)
         there = start(rounds=2, **keys)
     start(settings=parse(kebab(keys | {"rounds": 3})), folder=there.path, resume=True)
     assert there.sha == here.sha

@@ -239,7 +239,7 @@ def test_our_models_learn_on_a_device(keys: dict[str, object], shape: tuple[int,
         task.loss,
         moved(task.initial, OTHER),
         [moved(batch, OTHER)],
-        Sgd(0.1, replay=True),
+        Sgd(0.1, recorded="replayed"),
     )
     torch.testing.assert_close(moved(there, CPU), here)
 

@@ -262,7 +262,7 @@ def test_a_gpus_own_dropout_is_seeded() -> None:
 
 def test_steps_are_recorded_for_each_device_anew() -> None:
     """A recording may have made tensors of its device."""
-    settings = parse({"data.clients": 4, "local-steps": 2, "model.hidden": 9, "scheme": "fedavg"})
+    settings = parse({"data.clients": 4, "local-steps": 16, "model.hidden": 9, "scheme": "fedavg"})
     worked(settings, CPU)
     before = len(RECORDED.programs)
     worked(settings, OTHER)

@@ -20,6 +20,7 @@ from bouquet.problem import make_task
 from bouquet.settings import parse
 from bouquet.strategies.fedavg import FedAvg
 from bouquet.strategies.mocha import Mocha
+from bouquet.strategies.registry import SCHEMES
 from tests.conftest import Run
 
 Start = Callable[..., Run]
@@ -227,6 +228,32 @@ def test_whoever_differentiates_through_steps_gets_them_as_they_are() -> None:
     scale = torch.tensor(1.0, dtype=torch.float64)
     plain, recorded = (torch.func.grad(end)(scale, sgd) for sgd in (PLAIN, RECORDED))
     assert plain == recorded != 0
+
+
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "mocha"])
+def test_every_scheme_ends_where_its_steps_taken_as_they_are_end(
+    start: Start, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    keys: dict[str, Any] = {
+        "scheme": scheme,
+        "rounds": 2,
+        "nodes": 1,
+        "local_steps": 16,
+        "dtype": "float64",
+        "data": {"clients": 3},
+        "model": {"name": "mlp", "hidden": 6, "layers": 1},
+        "save_predictors": True,
+    }
+    recorded = start(**keys)
+    assert recordings() > 0
+    assert not replay.RECORDED.refused
+    monkeypatch.setattr(cohort, "records", lambda *words: False)
+    plain = start(**keys)
+    for name, value in plain.server().items():
+        assert abs(recorded.server()[name] - value).max(initial=0.0) < 1e-12
+    for name in ("hidden1.weight", "output.bias"):
+        gap = recorded.predictor("001", name) - plain.predictor("001", name)
+        assert abs(gap).max() < 1e-12
 
 
 @pytest.mark.parametrize(("model", "expected"), [("mlp", "vmap"), ("cnn", "loop")])

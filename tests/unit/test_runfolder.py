@@ -353,7 +353,7 @@ def test_fewer_rounds_than_are_done_are_refused(stopped: RunFolder) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    [one for one in all_keys() if one.name not in ("rounds", "pipeline", "stage-keys")],
+    [one for one in all_keys() if one.name not in ("rounds", "device", "pipeline", "stage-keys")],
     ids=lambda key: key.name,
 )
 def test_any_other_changed_key_is_refused_by_name(stopped: RunFolder, key: Key) -> None:

@@ -42,7 +42,7 @@ def superlink(
     """
     from bouquet.core.errors import BadInput
     from bouquet.deploy.certificates import make_certificates
-    from bouquet.deploy.deployment import environment, link_command
+    from bouquet.deploy.commands import environment, link_command
 
     place = folder.absolute()
     if (place / "ca.pem").exists():
@@ -105,7 +105,7 @@ def node(
 
     from bouquet.client_app.device import device as device_of
     from bouquet.core.errors import BadInput
-    from bouquet.deploy.deployment import Host, node_command, node_environment
+    from bouquet.deploy.commands import Host, node_command, node_environment
 
     if not superlink or ca is None or key is None or not client_id or state_dir is None:
         raise BadInput("node needs --superlink, --ca, --key, --client-id and --state-dir.")

@@ -145,10 +145,7 @@ def descend(
         return (point,) if isinstance(point, dict) else tuple(getattr(point, n) for n in names)
 
     def whole(parts: Parts) -> P:
-        if isinstance(params, dict):
-            return cast(P, parts[0])
-        changed = dict(zip(names, parts, strict=True))
-        return cast(P, params._replace(**changed))  # type: ignore[attr-defined]
+        return _whole(params, names, parts, {})
 
     # An inactive step has gradient 0 whatever the objective adds to the loss, so a
     # client that takes fewer steps than its neighbours stays where it is.
@@ -177,6 +174,14 @@ def descend(
     return whole(parts)
 
 
+def _whole(params: P, names: Sequence[str], parts: Parts, held: Mapping[str, Any]) -> P:
+    """A point of the kind of ``params`` with other parts, and other held fields where given."""
+    if isinstance(params, dict):
+        return cast(P, parts[0])
+    changed = {**held, **dict(zip(names, parts, strict=True))}
+    return cast(P, params._replace(**changed))  # type: ignore[attr-defined]
+
+
 def _replayed(
     loss: Callable[[P, S], Tensor],
     params: P,
@@ -192,9 +197,7 @@ def _replayed(
     held = {name: value for name, value in held.items() if name not in names}
 
     def whole(parts: Parts, held: Mapping[str, Any]) -> P:
-        if isinstance(params, dict):
-            return cast(P, parts[0])
-        return cast(P, type(params)(**held, **dict(zip(names, parts, strict=True))))
+        return _whole(params, names, parts, held)
 
     def gradient(moving: Sequence[Tensor], held: Any, batch: S) -> list[Tensor]:
         loss, rest, _ = held

@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -88,13 +88,22 @@ class _Plan:
         held = tensors[count : count + referred]
         rest, size = tensors[count + referred :], len(self.batch.tensors)
         batches = [rest[size * n : size * (n + 1)] for n in range(self.steps)]
-        program = RECORDED.find(self, moving, held, batches[0], clients)
+        program = RECORDED.find(self, _Inputs(moving, held, batches[0], clients))
         with torch.no_grad():
             for batch in batches:
                 program.step(*self.stretch.rates, *moving, *held, *batch)
                 if program.project is not None:
                     program.project(*moving, *held)
         return tuple(moving)
+
+
+class _Inputs(NamedTuple):
+    """What a step is recorded on: its tensors, with a row for each client where there are many."""
+
+    moving: Sequence[Tensor]
+    held: Sequence[Tensor]
+    batch: Sequence[Tensor]
+    clients: int | None
 
 
 class _Taken(torch.autograd.Function):
@@ -151,25 +160,18 @@ class _Recorded:
     """All recordings of this process."""
 
     programs: "OrderedDict[Hashable, list[_Program]]" = field(default_factory=OrderedDict)
-    refused: dict[Hashable, NotReplayable] = field(default_factory=dict)
+    refused: dict[Hashable, str] = field(default_factory=dict)  # and why
     lock: Any = field(default_factory=threading.RLock)
 
-    def find(
-        self,
-        plan: _Plan,
-        moving: Sequence[Tensor],
-        held: Sequence[Tensor],
-        batch: Sequence[Tensor],
-        clients: int | None,
-    ) -> _Program:
+    def find(self, plan: _Plan, inputs: _Inputs) -> _Program:
         """The recording that fits, made now if there is none."""
         stretch = plan.stretch
-        shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in moving)
-        shape = (shapes, len(held), clients, stretch.compiled)
+        shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in inputs.moving)
+        shape = (shapes, len(inputs.held), inputs.clients, stretch.compiled)
         key = (stretch.key, plan.held.key, plan.batch.key, shape)
         with self.lock:
             if key in self.refused:
-                raise self.refused[key]
+                raise NotReplayable(self.refused[key])
             variants = self.programs.setdefault(key, [])
             self.programs.move_to_end(key)
             for program in variants:
@@ -179,9 +181,9 @@ class _Recorded:
                 raise NotReplayable("a step is another one every time")
             try:
                 with syntax_lock:
-                    program = _record(plan, moving, held, batch, clients)
+                    program = _record(plan, inputs)
             except NotReplayable as why:
-                self.refused[key] = why
+                self.refused[key] = str(why)  # an exception would hold on to its frames' tensors
                 raise
             variants.append(program)
             while len(self.programs) > PROGRAMS:
@@ -192,13 +194,8 @@ class _Recorded:
 RECORDED = _Recorded()
 
 
-def _record(
-    plan: _Plan,
-    moving: Sequence[Tensor],
-    held: Sequence[Tensor],
-    batch: Sequence[Tensor],
-    clients: int | None,
-) -> _Program:
+def _record(plan: _Plan, inputs: _Inputs) -> _Program:
+    moving, held, batch, clients = inputs
     stretch, count, referred = plan.stretch, len(moving), len(held)
     seen: list[dict[str, Any]] = [{} for _ in plan.held.watched]
 

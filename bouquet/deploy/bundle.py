@@ -13,8 +13,9 @@ def bundle() -> bytes:
     for pattern in flower_app()["fab-include"]:
         room, _, rest = pattern.partition("/")
         # A wheel has the folders that stand beside ours in a checkout inside it.
-        folder = PACKAGE if room == PACKAGE.name else PACKAGE / room
-        for path in (folder if folder.exists() else APP / room).glob(rest):
+        inside = PACKAGE if room == PACKAGE.name else PACKAGE / room
+        folder = inside if inside.exists() else APP / room
+        for path in folder.glob(rest):
             name = path.relative_to(folder).as_posix()
             if room != PACKAGE.name or not name.startswith(BESIDE):
                 files[f"{room}/{name}"] = path

@@ -14,11 +14,7 @@ from typing import Any
 from bouquet.continuing import disks_of, new_folder, resumed
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.data import load
-from bouquet.deploy.commands import Host as Host
-from bouquet.deploy.commands import environment as environment
-from bouquet.deploy.commands import link_command as link_command
-from bouquet.deploy.commands import node_command as node_command
-from bouquet.deploy.commands import node_environment as node_environment
+from bouquet.deploy.commands import Host
 from bouquet.deploy.superlink import Deployment
 from bouquet.imports import named_paths
 from bouquet.server_app.assembly import check_deployable

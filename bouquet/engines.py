@@ -21,7 +21,7 @@ from bouquet.client_app.main import forget
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.placement import find, gpus
 from bouquet.flower.inline import InlineGrid, workers
-from bouquet.flower.private import hand_over_at_once
+from bouquet.flower.private import end_busy_workers, hand_over_at_once
 from bouquet.server_app.main import Job, make_app
 from bouquet.settings import Settings
 
@@ -119,6 +119,7 @@ def _run_ray(server_app: ServerApp, nodes: int, device: torch.device) -> None:
     flower = logging.getLogger("flwr")
     flower.addFilter(_not_deprecated)
     hand_over_at_once()
+    end_busy_workers()
     try:
         run_simulation(
             server_app=server_app,

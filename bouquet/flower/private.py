@@ -7,8 +7,10 @@ at what we rely on: a newer Flower is tried with that file first. A name is impo
 used: a device that trains needs none of the command line's.
 """
 
+import logging
 import sys
 import threading
+import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -140,6 +142,42 @@ class _AtOnce:
 
         state.store_message_ins = stored
         self._loop(state, queue, nodes_mapping, stop)
+
+
+def end_busy_workers() -> None:
+    """Have Flower's Ray backend end a worker that is busy before it ends Ray.
+
+    A run that is interrupted has messages under way, and a thread that waits for one with
+    ``ray.get`` when Ray is shut down waits forever.
+    """
+    backend = import_module("flwr.server.superlink.fleet.vce.backend.raybackend").RayBackend
+    theirs = backend.terminate
+    if theirs.__module__ != __name__:
+
+        def terminate(self: Any) -> None:
+            if self.pool:
+                _end_busy(self.pool)
+            theirs(self)
+
+        backend.terminate = terminate
+
+
+def _end_busy(pool: Any) -> None:
+    import ray
+
+    flower, deadline = logging.getLogger("flwr"), time.monotonic() + 20
+    flower.addFilter(_no_error)  # a worker that is ended on purpose is none
+    try:
+        while (busy := list(pool._future_to_actor.values())) and time.monotonic() < deadline:
+            for actor in busy:
+                ray.kill(actor)
+            time.sleep(0.05)  # the threads that waited for them give them back
+    finally:
+        flower.removeFilter(_no_error)
+
+
+def _no_error(record: logging.LogRecord) -> bool:
+    return record.levelno < logging.ERROR
 
 
 class _Stop:

@@ -34,9 +34,8 @@ from bouquet.problem import Problem, problem, started_from
 from bouquet.settings import Settings
 from bouquet.storage.files import sweep, write_atomically
 
-# The stores of nodes that keep their clients' state in this process's memory, by run
-# folder and node.
-_memories: dict[tuple[str, int], Store] = {}
+# The stores of nodes that keep their clients' state in this process's memory, by run folder.
+_memories: dict[str, Store] = {}
 
 # Reads what a message asks for, and finds the node that does it.
 Prepare = Callable[[Message, Context], tuple[Order, Node]]
@@ -99,8 +98,13 @@ def _prepared(message: Message, context: Context) -> tuple[Order, Node]:
     torch.set_num_threads(1)  # nodes share the machine; one core each
     where = placed(settings, own, context)
     loaded = problem(settings, None if own is None else own.clients, device=where)
-    hosted = hosts(loaded, context) if own is None else own.clients
-    store = _store(order, context) if own is None else own_store(order, own)
+    if own is not None:
+        return order, at_work(order, settings, loaded, own.clients, own_store(order, own))
+    # A simulated node introduces its share of the clients, and can train any of them as long as
+    # their states do not live in its own Context.
+    anywhere = order.round and settings.run.store != "context"
+    hosted = loaded.data.clients.keys() if anywhere else hosts(loaded, context)
+    store = _store(order, context)
     return order, at_work(order, settings, loaded, hosted, store)
 
 
@@ -130,7 +134,7 @@ def _store(order: Order, context: Context) -> Store:
     folder, kind = order.state_dir, order.settings.run.store
     durable = DiskStore(Path(folder))
     if kind == "memory":
-        return _memories.setdefault((folder, context.node_id), Mirrored(MemoryStore(), durable))
+        return _memories.setdefault(folder, Mirrored(MemoryStore(), durable))
     if kind == "context":
         return Mirrored(ContextStore(context.state, folder), durable)
     return durable

@@ -15,7 +15,7 @@ from torch import Tensor
 from bouquet.client_app.predictor import save_predictor
 from bouquet.client_app.stores import Store
 from bouquet.core import cohort
-from bouquet.core.batches import Plan, draw, gather
+from bouquet.core.batches import Plan, chosen_of, draw, gather
 from bouquet.core.errors import BadInput
 from bouquet.core.judging import ACCURACY
 from bouquet.core.placement import CPU, moved
@@ -224,7 +224,8 @@ class Node:
             own = scheme.predictor(work, payload, Nothing())
         received = scheme.shared(task, payload)
         shared = cohort.score(task, received, x, y, real, own=False)
-        scores = cohort.score(task, own, x, y, real, own=differ)
+        same = not differ and all(own[name] is value for name, value in received.items())
+        scores = shared if same else cohort.score(task, own, x, y, real, own=differ)
         for name, one in (("shared", shared), ("personal", scores)):
             result.metrics.setdefault(f"{name}_loss", []).extend(one.loss.tolist())
             if task.measured:
@@ -266,7 +267,7 @@ class Node:
         index = index.to(self.problem.device)
         real = (index >= 0).to(self.settings.dtype)
         index = index.clamp(min=0)
-        return self.problem.x[index], self.problem.y[index], real
+        return chosen_of(self.problem.x, index), chosen_of(self.problem.y, index), real
 
     def _save_predictors(self, folder: Path, round_: int, clients: list[str], models: Tree) -> None:
         task, data = self.problem.task, self.problem.data

@@ -1,7 +1,9 @@
 """What a message asks of a node, read strictly: before anything is done, all of it is checked."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from flwr.app import Message, MessageType
@@ -11,6 +13,7 @@ from bouquet.core.errors import BadInput
 from bouquet.core.trees import Tree, is_finite
 from bouquet.core.untrusted import Malformed, ids, listed, number, text, whole
 from bouquet.flower import wire
+from bouquet.imports import is_path
 from bouquet.settings import Settings, parse
 
 
@@ -74,7 +77,8 @@ def read_order(message: Message, own: Device | None = None) -> Order:
 
 def _order(message: Message) -> Order:
     kind, content = message.metadata.message_type, message.content
-    settings, note = parse(content.config_records[wire.SETTINGS]), content.config_records[wire.NOTE]
+    settings = _settings(content.config_records[wire.SETTINGS])
+    note = content.config_records[wire.NOTE]
     asks = kind != MessageType.QUERY
     clients = ids(note["clients"], "clients") if asks else []
     train = kind == MessageType.TRAIN
@@ -91,6 +95,19 @@ def _order(message: Message) -> Order:
         whole(note.get("adapt", -1), "adapt", -1, settings.join.rounds),
         {what: _folder(note, what) for what in ("predictors", "outcomes", "diagnostics")},
     )
+
+
+def _settings(values: Mapping[str, Any]) -> Settings:
+    """A run's settings, which are the same in all its messages and slow to check."""
+    words = tuple(values.items())
+    if any(isinstance(value, str) and is_path(value) for _, value in words):
+        return parse(values)  # somebody's file, which may have changed
+    return _parsed(words)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(words: tuple[tuple[str, Any], ...]) -> Settings:
+    return parse(dict(words))
 
 
 def _sent(tree: Tree) -> Tree:

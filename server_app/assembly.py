@@ -106,6 +106,8 @@ class Assembly:
             warm=bool(warm),
             outcomes_dir=str(self.predictors.with_name("outcomes")),
             diagnostics_dir=str(self.diagnostics or ""),
+            # A simulation's nodes have all data, and states in one place unless it is a Context.
+            anywhere=self.diagnostics is not None and settings.run.store != "context",
         )
 
 

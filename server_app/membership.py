@@ -1,15 +1,18 @@
 """Which clients there are and where they live."""
 
+import functools
+import itertools
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from logging import WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from bouquet.core.config import Scalar
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.seeding import generator
 from bouquet.core.trees import Tree
@@ -112,6 +115,19 @@ class Roster:
             chosen = generator(seed, "sample", round_).choice(len(ids), count, replace=False)
             ids = [ids[place] for place in sorted(chosen)]
         return [self.clients[one] for one in ids]
+
+    def dealt(self, chosen: Sequence[Client]) -> list[Client]:
+        """Clients, in order of their ids, dealt out to the nodes in turn.
+
+        Where everybody takes part, that is where they are; else nodes have equally many of them,
+        and none waits for another.
+        """
+        nodes = sorted({who.place: who.node for who in self.clients.values()}.items())
+        turns = itertools.cycle(nodes)
+        return [
+            replace(who, node=node, place=place)
+            for who, (place, node) in zip(chosen, turns, strict=False)
+        ]
 
     def update(
         self,
@@ -228,8 +244,13 @@ def by_node(clients: Iterable[Client]) -> dict[int, list[Client]]:
 def common_parts(settings: Settings, tree: Tree) -> RecordDict:
     """What messages of a round have in common, packed once for all nodes."""
     content = wire.content(tree, MetricRecord(), ConfigRecord())
-    content[wire.SETTINGS] = ConfigRecord(dict(settings.flat()))
+    content[wire.SETTINGS] = ConfigRecord(dict(_flat(settings)))
     return content
+
+
+@functools.lru_cache(maxsize=8)
+def _flat(settings: Settings) -> dict[str, Scalar]:
+    return settings.flat()
 
 
 def message(

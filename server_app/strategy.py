@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -54,6 +54,8 @@ class SchemeStrategy(Strategy):
         Where simulated nodes write which examples their clients' models get right.
     diagnostics_dir : str
         Where simulated nodes write numbers about personal states; empty for real devices.
+    anywhere : bool
+        Whether any node can train any client: then those of a round are dealt out evenly.
     """
 
     def __init__(
@@ -68,12 +70,14 @@ class SchemeStrategy(Strategy):
         warm: bool = False,
         outcomes_dir: str = "",
         diagnostics_dir: str = "",
+        anywhere: bool = False,
     ) -> None:
         scheme = settings.scheme
         self.stage = stage or settings.stages[0]
         self.settings, self.task, self.roster = settings, task, roster
         self.state_dir, self.predictors_dir = state_dir, predictors_dir
         self.outcomes_dir, self.diagnostics_dir = outcomes_dir, diagnostics_dir
+        self._anywhere = anywhere
         self.server = scheme.init_server(task) if server is None else server
         self.report = Report()
         self.federation = Federation()
@@ -135,6 +139,8 @@ class SchemeStrategy(Strategy):
         chosen = self.roster.sample(run.clients_per_round, run.seed, server_round)
         if self.settings.scheme.pooled:
             chosen = [_pool(chosen)]
+        elif self._anywhere:
+            chosen = self.roster.dealt(chosen)
         return self._messages(MessageType.TRAIN, server_round, chosen, {})
 
     def configure_evaluate(
@@ -241,7 +247,8 @@ class SchemeStrategy(Strategy):
             if scheme.payload_rows:
                 sent.content[wire.ARRAYS] = wire.pack(flatten(self.payload(ids)))
             messages.append(sent)
-        self.report.bytes_down = sum(wire.size(sent.content) for sent in messages)
+        each = sum(wire.size(_apart(sent.content, common)) for sent in messages)
+        self.report.bytes_down = wire.size(common) * len(messages) + each
         return messages
 
     def _due(self, client: Client) -> float:
@@ -299,6 +306,11 @@ class SchemeStrategy(Strategy):
         names = dict.fromkeys(name for scores in self.report.scores.values() for name in scores)
         columns = {n: [s[n] for s in self.report.scores.values() if n in s] for n in names}
         return MetricRecord({name: sum(column) / len(column) for name, column in columns.items()})
+
+
+def _apart(content: RecordDict, common: RecordDict) -> RecordDict:
+    """What a message has that others have not."""
+    return RecordDict({name: one for name, one in content.items() if one is not common.get(name)})
 
 
 def _size(reply: Message) -> int:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from bouquet.core.batches import side_by_side
 from bouquet.core.config import MOST_STEPS, key
 from bouquet.core.descent import Sgd, functional_gradient
 from bouquet.core.scheme import Averaging, Model, Work
@@ -88,8 +89,10 @@ class PerFedAvg(Averaging[Nothing]):
             product = {n: (ahead[n] - behind[n]) / (2 * self.delta) for n in g}
             return dot(w, g) - self.inner_lr * dot(w, detach(product))
 
-        threes = zip(work.batches[::3], work.batches[1::3], work.batches[2::3], strict=True)
-        triples = [Triple(*three, three[0].active) for three in threes]
+        def triple(inner: Batch, outer: Batch, curvature: Batch) -> Triple:
+            return Triple(inner, outer, curvature, inner.active)
+
+        triples = side_by_side(triple, *(work.batches[first::3] for first in range(3)))
         return Model(work.descend(objective, payload.w, triples)), personal
 
     def adapts(self) -> int:

@@ -35,7 +35,7 @@ _warning = threading.Lock()
 # Measured on 2 cores: past this many bytes of weights a chunk falls out of the cache and gains
 # nothing more, or, with steps that are recorded, loses time; past this many bytes of examples it
 # only costs memory.
-CHUNK_WEIGHTS, CHUNK_WEIGHTS_RECORDED = 48 * 2**20, 5 * 2**20
+CHUNK_WEIGHTS, CHUNK_WEIGHTS_RECORDED = 48 * 2**20, 7 * 2**20
 CHUNK_EXAMPLES = 256 * 2**20
 # A GPU has no such cache and must be kept busy; so much of both leaves room for the rest of a step
 # on a small one. Not measured.
@@ -85,8 +85,6 @@ def chunks(
 ) -> list[list[str]]:
     """Divide clients into chunks of nearly equal size.
 
-    Where steps are recorded, they have 1, 2, 4, 8, ... clients: few sizes, each recorded once.
-
     Parameters
     ----------
     clients : sequence of str
@@ -106,16 +104,9 @@ def chunks(
     by_weights = times * room // max(1, size_in_bytes(task.initial))
     by_examples = times * CHUNK_EXAMPLES // max(1, example_bytes)
     limit = most or max(1, min(by_weights, by_examples))
-    if not recorded:
-        count = -(-len(clients) // limit)
-        bounds = [len(clients) * place // max(1, count) for place in range(count + 1)]
-        return [list(clients[a:b]) for a, b in pairwise(bounds)]
-    found, left = [], list(clients)
-    while left:
-        size = 2 ** (min(limit, len(left)).bit_length() - 1)
-        found.append(left[:size])
-        left = left[size:]
-    return found
+    count = -(-len(clients) // limit)
+    bounds = [len(clients) * place // max(1, count) for place in range(count + 1)]
+    return [list(clients[a:b]) for a, b in pairwise(bounds)]
 
 
 def choice(scheme: AnyScheme, task: Task, asked: str) -> str:
@@ -239,7 +230,7 @@ def forget() -> None:
     _warned_of.clear()
 
 
-def _steps_of(batches: Batch, client: int, whole: bool) -> list[Batch]:
+def _steps_of(batches: Batch, client: int, whole: bool) -> Sequence[Batch]:
     """One client's batches; without padding for a model that padding would change."""
     found = steps(pick(batches, client))
     return [batch.whole() for batch in found if batch.active] if whole else found

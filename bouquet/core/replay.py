@@ -9,6 +9,7 @@ run for every step and chunk of clients thereafter. No scheme knows of it.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,9 +18,11 @@ from torch import Tensor
 from torch.func import functionalize, vmap
 from torch.fx import GraphModule
 
+from bouquet.core.batches import Steps, in_one
 from bouquet.core.compiling import compiled
 from bouquet.core.graph_passes import mutates, projecting, updating
 from bouquet.core.lifting import Lifted, NotReplayable
+from bouquet.core.scripting import Recording, Take, looped, scripted
 from bouquet.core.syntax_lock import syntax_lock
 
 PROGRAMS = 512  # recordings that are kept
@@ -63,12 +66,16 @@ class Stretch:
 
     def taken(self) -> list[Tensor]:
         """Where the steps lead; under ``vmap``, those of all clients at once."""
-        held, batches = Lifted(self.held), [Lifted(batch) for batch in self.batches]
-        if any(one.key != batches[0].key for one in batches) or any(b.watched for b in batches):
-            raise NotReplayable("batches differ in shape")
-        plan = _Plan(self, held, batches[0], len(batches))
-        steps = [tensor for batch in batches for tensor in batch.tensors]
-        return list(_Taken.apply(plan, *self.moving, *held.tensors, *steps))  # type: ignore[no-untyped-call]
+        held, batch = Lifted(self.held), Lifted(self.batches[0])
+        if not isinstance(self.batches, Steps):
+            others = (one for one in self.batches if one is not self.batches[0])
+            if any(Lifted(one).key != batch.key for one in others):
+                raise NotReplayable("batches differ in shape")
+        steps = Lifted(in_one(self.batches))
+        if batch.watched:
+            raise NotReplayable("a batch is not made of tensors")
+        plan = _Plan(self, held, batch, len(self.batches))
+        return list(_Taken.apply(plan, *self.moving, *held.tensors, *steps.tensors))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -85,15 +92,14 @@ class _Plan:
         count, referred = len(self.stretch.moving), len(self.held.tensors)
         # A copy of our own, which the steps write to.
         moving = [_own(tensor, clients) for tensor in tensors[:count]]
-        held = tensors[count : count + referred]
-        rest, size = tensors[count + referred :], len(self.batch.tensors)
-        batches = [rest[size * n : size * (n + 1)] for n in range(self.steps)]
-        program = RECORDED.find(self, _Inputs(moving, held, batches[0], clients))
+        held = list(tensors[count : count + referred])
+        batches = list(tensors[count + referred :])
+        axis = 0 if clients is None else 1
+        first = [batch.select(axis, 0) for batch in batches]
+        program = RECORDED.find(self, _Inputs(moving, held, first, clients))
         with torch.no_grad():
-            for batch in batches:
-                program.step(*self.stretch.rates, *moving, *held, *batch)
-                if program.project is not None:
-                    program.project(*moving, *held)
+            rates = list(self.stretch.rates)
+            program.take(self.steps, axis, rates, moving, held, batches)
         return tuple(moving)
 
 
@@ -142,17 +148,17 @@ class _Program:
 
     Parameters
     ----------
-    step : callable
-        Of rates, moving tensors, held tensors and a batch's; writes to the moving ones.
-    project : callable, optional
-        Of moving and held tensors; likewise.
+    take : callable
+        Takes any number of such steps.
     seen : list of dict
         What the step asked watched objects for: the recording is right while they say the same.
+    clients : int, optional
+        How many clients it is for; without, it is for any number.
     """
 
-    step: Callable[..., Any]
-    project: Callable[..., Any] | None
+    take: Take
     seen: list[dict[str, Any]]
+    clients: int | None = None
 
 
 @dataclass
@@ -166,8 +172,9 @@ class _Recorded:
     def find(self, plan: _Plan, inputs: _Inputs) -> _Program:
         """The recording that fits, made now if there is none."""
         stretch = plan.stretch
-        shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in inputs.moving)
-        shape = (shapes, len(inputs.held), inputs.clients, stretch.compiled)
+        rows = 0 if inputs.clients is None else 1
+        shapes = tuple((one.shape[rows:], one.dtype, one.device) for one in inputs.moving)
+        shape = (shapes, len(inputs.held), rows, stretch.compiled)
         key = (stretch.key, plan.held.key, plan.batch.key, shape)
         with self.lock:
             if key in self.refused:
@@ -175,7 +182,8 @@ class _Recorded:
             variants = self.programs.setdefault(key, [])
             self.programs.move_to_end(key)
             for program in variants:
-                if plan.held.answers(program.seen):
+                fits = program.clients in (None, inputs.clients)
+                if fits and plan.held.answers(program.seen):
                     return program
             if len(variants) >= VARIANTS:
                 raise NotReplayable("a step is another one every time")
@@ -195,9 +203,43 @@ RECORDED = _Recorded()
 
 
 def _record(plan: _Plan, inputs: _Inputs) -> _Program:
+    seen: list[dict[str, Any]] = [{} for _ in plan.held.watched]
+    counts = (len(inputs.moving), len(inputs.held), len(inputs.batch))
+    sizes = (len(plan.stretch.rates), *counts)
+    clients = inputs.clients
+    if clients is not None and not plan.stretch.compiled:
+        with suppress(RuntimeError):
+            # For two and for three, and by what differs for any number.
+            several = {n: _recorded(plan, _rows(inputs, n), seen) for n in (2, 3)}
+            return _Program(scripted(several, sizes), seen)
+    own = _recorded(plan, inputs, seen)
+    if plan.stretch.compiled:
+        moving = map(torch.clone, inputs.moving)
+        tried = (*plan.stretch.rates, *moving, *inputs.held, *inputs.batch)
+        return _Program(looped(compiled(own.step, tried), own.project), seen, clients)
+    try:
+        return _Program(scripted({clients or 1: own}, sizes), seen, clients)
+    except RuntimeError:  # an operation that TorchScript does not know
+        return _Program(looped(own.step, own.project), seen, clients)
+
+
+def _rows(inputs: _Inputs, count: int) -> _Inputs:
+    """The same for so many clients, laid out alike."""
+
+    def rows(tensor: Tensor) -> Tensor:
+        shape = (count, *tensor.shape[1:])
+        same = tensor[:1].expand(shape)
+        if not tensor.stride(0):
+            return same
+        return tensor.new_empty_strided(shape, tensor.stride()).copy_(same)
+
+    moving, held, batch, _ = inputs
+    return _Inputs(list(map(rows, moving)), list(map(rows, held)), list(map(rows, batch)), count)
+
+
+def _recorded(plan: _Plan, inputs: _Inputs, seen: list[dict[str, Any]]) -> Recording:
     moving, held, batch, clients = inputs
     stretch, count, referred = plan.stretch, len(moving), len(held)
-    seen: list[dict[str, Any]] = [{} for _ in plan.held.watched]
 
     def slopes(*tensors: Tensor) -> Sequence[Tensor]:
         refer = plan.held.filled(tensors[count : count + referred], seen)
@@ -208,15 +250,11 @@ def _record(plan: _Plan, inputs: _Inputs) -> _Program:
         assert stretch.project is not None
         return stretch.project(tensors[:count], plan.held.filled(tensors[count:], seen))
 
-    rates = len(stretch.rates)
-    recorded = updating(_traced(slopes, (*moving, *held, *batch), clients), count, rates)
-    step = recorded.forward
-    if stretch.compiled:
-        step = compiled(recorded, (*stretch.rates, *map(torch.clone, moving), *held, *batch))
-    project = None
+    traced = _traced(slopes, (*moving, *held, *batch), clients)
+    step, project = updating(traced, count, len(stretch.rates)), None
     if stretch.project is not None:
         project = projecting(_traced(projected, (*moving, *held), clients), count)
-    return _Program(step, project and project.forward, seen)
+    return Recording(step, project)
 
 
 def _traced(

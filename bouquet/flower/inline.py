@@ -13,7 +13,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from bouquet.flower.exchange import exchange
+from bouquet.flower.exchange import ARRIVED, exchange
 from bouquet.flower.private import SUPERLINK_NODE_ID, ErrorCode, Run, TaskIdentity, give_id
 
 
@@ -92,6 +92,7 @@ class InlineGrid(Grid):
             one = str(uuid.uuid4())
             give_id(message, one)
             self._replies[one] = self._pool.submit(self._answer, message)
+            self._replies[one].add_done_callback(lambda _: ARRIVED.set())
             ids.append(one)
         return ids
 

@@ -115,32 +115,39 @@ def replace_executor(executor: object) -> None:
     vars(superexec)["get_executor"] = lambda *words, **options: executor
 
 
-def hand_over_at_once() -> None:
+def hand_over_at_once(arrived: threading.Event) -> None:
     """Have Flower's simulation pass messages on as they come; it looks every 0.1 s, unasked.
+
+    When a reply has come, ``arrived`` is set.
 
     Its own loop is kept: only what it waits on between two looks is another thing.
     """
     engine = import_module("flwr.server.superlink.fleet.vce.vce_api")
     theirs = engine.add_messages_to_queue
     if not isinstance(theirs, _AtOnce):
-        vars(engine)["add_messages_to_queue"] = _AtOnce(theirs)
+        vars(engine)["add_messages_to_queue"] = _AtOnce(theirs, arrived)
 
 
 class _AtOnce:
     """Flower's loop that hands messages to workers, woken by each message."""
 
-    def __init__(self, loop: Any) -> None:
-        self._loop = loop
+    def __init__(self, loop: Any, arrived: threading.Event) -> None:
+        self._loop, self._arrived = loop, arrived
 
     def __call__(self, state: Any, queue: Any, nodes_mapping: Any, f_stop: Any) -> None:
-        stop, store = _Stop(f_stop), state.store_message_ins
+        stop, store, reply = _Stop(f_stop), state.store_message_ins, state.store_message_res
 
         def stored(message: "Message") -> Any:
             found = store(message)
             stop.woken.set()
             return found
 
-        state.store_message_ins = stored
+        def replied(message: "Message") -> Any:
+            found = reply(message)
+            self._arrived.set()
+            return found
+
+        state.store_message_ins, state.store_message_res = stored, replied
         self._loop(state, queue, nodes_mapping, stop)
 
 

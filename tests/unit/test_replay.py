@@ -284,7 +284,7 @@ def test_where_nothing_can_be_compiled_a_sentence_says_so_once_and_the_run_goes_
 
     monkeypatch.setattr(torch, "compile", lambda module, **more: broken)
     monkeypatch.setattr(compiling, "_said", set())
-    keys: dict[str, Any] = {"rounds": 2, "model": {"name": "linear"}}
+    keys: dict[str, Any] = {"rounds": 2, "dtype": "float64", "model": {"name": "linear"}}
     with caplog.at_level(logging.WARNING, "flwr"):
         compiled = start(scheme="fedavg", cohort="compiled", **keys)
     assert [one.message for one in caplog.records] == [

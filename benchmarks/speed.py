@@ -7,6 +7,9 @@ The workloads are the usual ones for simulators on a small machine:
 - W2: logistic regression 60 -> 10, 100 clients a round, 20 steps of 20
 - W3: CNN on 28x28 (two 5x5 convolutions, 512 units), 10 clients a round, 10 steps of 32
 
+The plain loop is that of the scheme: FedAvg's, APFL's two models, or first-order Per-FedAvg's two
+gradients a step.
+
 Every engine runs in a process of its own, between two plain loops in processes of their own:
 machines are not equally fast all day, and the ratio is to the mean of the two. All report
 medians over rounds; the first rounds, in which libraries warm up, are left out, and so are
@@ -36,6 +39,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     "W3": {"features": 784, "steps": 10, "batch": 32, "active": 10, "model": "cnn"},
 }
 EXAMPLES, CLIENTS, LR = 800, 100, 0.05  # 800 of which 600 are for training
+INNER_LR = 0.01  # of Per-FedAvg, which is measured in its first-order form
 WARM_UP, ROUNDS = 2, 5
 
 
@@ -55,6 +59,7 @@ def keys(name: str, scheme: str, clients: int = CLIENTS) -> dict[str, object]:
         "data.features": work["features"],
         "data.examples": EXAMPLES,
         "model.name": work["model"],
+        **({"perfedavg.mode": "first-order"} if scheme == "perfedavg" else {}),
     }
 
 
@@ -79,6 +84,7 @@ def plain_loop(name: str, scheme: str, clients: int) -> list[float]:
     shared = {key: value.clone() for key, value in model.state_dict().items()}
     kept = {client: dict(shared) for client in data.clients}
     rng = np.random.default_rng(0)
+    draws = 3 if scheme == "perfedavg" else 1  # batches a step
     seconds = []
     for _ in range(WARM_UP + ROUNDS):
         chosen = rng.choice(sorted(data.clients), int(settings.run.clients_per_round), False)
@@ -93,9 +99,22 @@ def plain_loop(name: str, scheme: str, clients: int) -> list[float]:
                 own.load_state_dict(kept[client])
                 alpha = 0.5
             for step in range(work["steps"]):
-                first = step * work["batch"] % (len(order) - work["batch"] + 1)
+                first = draws * step * work["batch"] % (len(order) - draws * work["batch"] + 1)
                 batch = order[first : first + work["batch"]]
                 x, y = data.x[batch], data.y[batch]
+                if scheme == "perfedavg":  # w − α ∇f(w; D), where D′ is looked at
+                    model.zero_grad()
+                    cross_entropy(model(x), y).backward()
+                    with torch.no_grad():
+                        for m, w in zip(mixed.parameters(), model.parameters(), strict=True):
+                            m.copy_(w - INNER_LR * w.grad)
+                    batch = order[first + work["batch"] : first + 2 * work["batch"]]
+                    mixed.zero_grad()
+                    cross_entropy(mixed(data.x[batch]), data.y[batch]).backward()
+                    with torch.no_grad():
+                        for m, w in zip(mixed.parameters(), model.parameters(), strict=True):
+                            w.sub_(m.grad, alpha=LR)
+                    continue
                 if scheme == "apfl":
                     with torch.no_grad():
                         trio = zip(
@@ -210,7 +229,7 @@ def growth(engines: list[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
-    parser.add_argument("--schemes", nargs="+", default=["fedavg", "apfl"])
+    parser.add_argument("--schemes", nargs="+", default=["fedavg", "apfl", "perfedavg"])
     parser.add_argument("--engines", nargs="+", default=["inline", "ray"])
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)

@@ -31,6 +31,7 @@ from bouquet.core.trees import (
     flatten,
     pick,
     sha256,
+    size_in_bytes,
     stack,
     unflatten,
 )
@@ -38,6 +39,9 @@ from bouquet.problem import POOL, Problem
 from bouquet.settings import Settings
 from bouquet.storage.files import OUTCOMES, BadFile, file_name, seal, write_atomically
 from bouquet.storage.state import Identity, PersonalState
+
+# States are saved many at a time, for a disk takes as long for one; but not more than this.
+UNSAVED_BYTES = 64 * 2**20
 
 
 @dataclass
@@ -109,7 +113,7 @@ class Node:
         plan = self._plan()
         result = Result()
         weight_of = dict(zip(clients, weights, strict=True))
-        total = Total(scheme)
+        total, unsaved = Total(scheme), list[PersonalState]()
         for chunk, states in self._chunks(clients, round_, plan, result):
             started = time.perf_counter()
             batches = self._batches(chunk, plan, "train", round_)
@@ -130,11 +134,15 @@ class Node:
                     result.failures[client] = f"its training in round {round_} gave NaN or infinity"
                     result.diverged.append(client)
                 elif scheme.stateful:
-                    self.store.save(self._state(client, round_, pick(personal, place)))
+                    unsaved.append(self._state(client, round_, pick(personal, place)))
+            if sum(size_in_bytes(state.tensors) for state in unsaved) > UNSAVED_BYTES:
+                self.store.save(*unsaved)
+                unsaved.clear()
             due = torch.tensor([weight_of[client] for client in chunk], dtype=torch.float64)
             total.add(_select(upload, valid), due[valid])
             result.clients += [one for one, ok in zip(chunk, valid.tolist(), strict=True) if ok]
             result.seconds["training"] += time.perf_counter() - started
+        self.store.save(*unsaved)
         result.weight = sum(weight_of[client] for client in result.clients)
         if result.clients:
             result.mean = moved(total.mean(result.weight), CPU)

@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from bouquet.core.trees import Tree
 from bouquet.flower import wire
-from bouquet.storage.files import check_kind, file_name, put, seal, unseal, write_aside
+from bouquet.storage.files import check_kind, file_name, seal, settle, unseal, write_aside
 from bouquet.storage.state import BadState, Identity, PersonalState
 
 FORMAT = "bouquet-personal-1"
@@ -28,8 +28,8 @@ class Store(Protocol):
     def load(self, wanted: Identity, before: int) -> PersonalState | None:
         """The newest state left by a round before ``before``; None if there is none."""
 
-    def save(self, state: PersonalState) -> None:
-        """Make this the newest state, dropping what its own or a later round left."""
+    def save(self, *states: PersonalState) -> None:
+        """Make these their clients' newest, dropping what their own or a later round left."""
 
 
 def _newest(generations: Iterable[PersonalState], before: int) -> PersonalState | None:
@@ -63,10 +63,11 @@ class MemoryStore:
             state.check(wanted, f"The memory of client {wanted.client}")
         return state
 
-    def save(self, state: PersonalState) -> None:
+    def save(self, *states: PersonalState) -> None:
         """See :class:`Store`."""
-        client = state.identity.client
-        self._clients[client] = _renewed(self._clients.get(client, []), state)
+        for state in states:
+            client = state.identity.client
+            self._clients[client] = _renewed(self._clients.get(client, []), state)
 
 
 class ContextStore:
@@ -90,12 +91,13 @@ class ContextStore:
             state.check(wanted, f"The context of client {wanted.client}")
         return state
 
-    def save(self, state: PersonalState) -> None:
+    def save(self, *states: PersonalState) -> None:
         """See :class:`Store`."""
-        client = state.identity.client
-        for place, one in enumerate(_renewed(self._generations(client), state)):
-            self._records[self._key(client, place, "tensors")] = wire.pack(one.tensors)
-            self._records[self._key(client, place, "header")] = ConfigRecord(dict(_header(one)))
+        for state in states:
+            client = state.identity.client
+            for place, one in enumerate(_renewed(self._generations(client), state)):
+                self._records[self._key(client, place, "tensors")] = wire.pack(one.tensors)
+                self._records[self._key(client, place, "header")] = ConfigRecord(dict(_header(one)))
 
     def _generations(self, client: str) -> list[PersonalState]:
         found = []
@@ -134,22 +136,38 @@ class DiskStore:
         """See :class:`Store`."""
         return _newest(self._generations(wanted), before)
 
-    def save(self, state: PersonalState) -> None:
+    def save(self, *states: PersonalState) -> None:
         """See :class:`Store`."""
-        client = state.identity.client
-        if client not in self._rounds:
+        if not states:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        asides: list[Path] = []
+        try:
+            for state in states:
+                asides.append(self._aside(state))
+            settle(asides)
+        except BaseException:
+            for aside in asides:
+                aside.unlink()
+            raise
+        # All new files are whole on disk before an old one gives way; a crash in between leaves
+        # the older generation, from which the round starts again.
+        for state, aside in zip(states, asides, strict=True):
+            newest, previous = self._paths(state.identity.client)
+            if self._rounds.get(state.identity.client, state.round) < state.round:
+                os.replace(newest, previous)
+            os.replace(aside, newest)
+            self._rounds[state.identity.client] = state.round
+        settle([self._folder])
+
+    def _aside(self, state: PersonalState) -> Path:
+        """A state's file, written but not yet in its place."""
+        if state.identity.client not in self._rounds:
             next(self._generations(state.identity), None)
-        newest, previous = self._paths(client)
+        newest, previous = self._paths(state.identity.client)
         if previous.exists():
             check_kind(previous, FORMAT)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        aside = write_aside(newest, seal(FORMAT, _header(state), state.tensors))
-        if self._rounds.get(client, state.round) < state.round:
-            # The new file is whole on disk before the old one gives way; a crash in
-            # between leaves the older generation, from which the round starts again.
-            os.replace(newest, previous)
-        put(aside, newest)
-        self._rounds[client] = state.round
+        return write_aside(newest, seal(FORMAT, _header(state), state.tensors), safe=False)
 
     def _generations(self, wanted: Identity) -> Iterator[PersonalState]:
         newest, previous = self._paths(wanted.client)
@@ -188,10 +206,12 @@ class DeviceStore:
         state = self._store.load(wanted, before)
         return self._earlier(wanted) if state is None and self._keep else state
 
-    def save(self, state: PersonalState) -> None:
+    def save(self, *states: PersonalState) -> None:
         """See :class:`Store`."""
+        if not states:
+            return
         self._runs.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._store.save(state)
+        self._store.save(*states)
 
     def _earlier(self, wanted: Identity) -> PersonalState | None:
         """What the last run with the same scheme left, as of before round 1."""
@@ -226,10 +246,10 @@ class Mirrored:
                 return state
         return self._durable.load(wanted, before)
 
-    def save(self, state: PersonalState) -> None:
+    def save(self, *states: PersonalState) -> None:
         """See :class:`Store`."""
-        self._durable.save(state)
-        self._fast.save(state)
+        self._durable.save(*states)
+        self._fast.save(*states)
 
 
 def read_state(path: Path) -> PersonalState:

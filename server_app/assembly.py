@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from bouquet.core import cohort
 from bouquet.core.errors import BadInput
 from bouquet.core.task import Task
 from bouquet.core.trees import Tree, flatten, unflatten
@@ -82,6 +83,18 @@ class Assembly:
     states: Path
     predictors: Path
     diagnostics: Path | None = None
+
+    def ways(self) -> dict[str, str]:
+        """How clients train together in each stage, by its name: what ``cohort`` comes to."""
+        return {
+            stage.name: self._way(self.settings.in_stage(stage)) for stage in self.settings.stages
+        }
+
+    def _way(self, settings: Settings) -> str:
+        facts = self.roster.facts
+        assert facts is not None
+        task = make_task(settings, facts.input_shape, facts.classes, facts.init)
+        return cohort.choice(settings.scheme, task, settings.run.cohort)
 
     def strategy(
         self, stage: Stage, warm: Tree | None = None, saved: Checkpoint | None = None

@@ -237,7 +237,8 @@ def _write_start(
 ) -> None:
     """Write what the rounds after ``done`` start from."""
     facts = assembly.roster.facts
-    folder.write_config(settings.flat())
+    ways = " ".join(f"{stage}: {way}." for stage, way in assembly.ways().items())
+    folder.write_config(settings.flat(), f"How clients train together, by cohort: {ways}")
     folder.write_name(name)
     folder.write_classes(facts.names if facts else ())
     folder.rewrite_events(folder.read_events(done))

@@ -4,10 +4,11 @@ A sealed file is a safetensors file whose metadata say what it is and carry a
 checksum over themselves and every tensor. Reading one runs no code.
 """
 
+import ctypes
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -34,19 +35,51 @@ def write_atomically(path: Path, content: bytes) -> None:
     put(write_aside(path, content), path)
 
 
-def write_aside(path: Path, content: bytes) -> Path:
-    """Write a file's new content beside it, safe on disk; :func:`put` makes it the file."""
+def write_aside(path: Path, content: bytes, safe: bool = True) -> Path:
+    """Write a file's new content beside it; :func:`put` makes it the file.
+
+    It is safe on disk then, unless the caller sees to it, of many files at once (:func:`settle`).
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(aside, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if safe:
+                os.fsync(file.fileno())
     except OSError:
         with suppress(OSError):
             aside.unlink()
         raise
     return aside
+
+
+def settle(files: Sequence[Path]) -> None:
+    """Have the content of files safe on disk: of many at once, where the system can."""
+    if len(files) > 1 and _settled_at_once(files[0]):
+        return
+    for one in files:
+        _sync(one)
+
+
+def _settled_at_once(file: Path) -> bool:
+    """Whether all that was written where a file is is on disk now: a wait instead of one a file."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "syncfs"):  # Linux alone has it
+        return False
+    opened = os.open(file, os.O_RDONLY)
+    try:
+        return bool(library.syncfs(opened) == 0)
+    finally:
+        os.close(opened)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 @contextmanager
@@ -95,11 +128,7 @@ def put(aside: Path, path: Path) -> None:
     except OSError:
         aside.unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    _sync(path.parent)
 
 
 def seal(kind: str, header: Mapping[str, str], tensors: Tree) -> bytes:

@@ -97,8 +97,8 @@ class RunFolder:
         if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
             raise BadInput(f"out: {self.path} cannot be written: {there} is no writable folder.")
 
-    def write_config(self, keys: Mapping[str, object]) -> None:
-        """Make the folder and write every key, resolved."""
+    def write_config(self, keys: Mapping[str, object], note: str = "") -> None:
+        """Make the folder and write every key, resolved, after a note for who reads it."""
         try:
             (self.path / "server").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -112,7 +112,8 @@ class RunFolder:
             table[last] = value
         # Tables come last in TOML, so that plain keys are not read as part of one.
         ordered = dict(sorted(tables.items(), key=lambda item: isinstance(item[1], dict)))
-        write_atomically(self.path / "config.toml", tomli_w.dumps(ordered).encode())
+        head = f"# {note}\n" if note else ""
+        write_atomically(self.path / "config.toml", (head + tomli_w.dumps(ordered)).encode())
 
     def read_keys(self) -> dict[str, object]:
         """The keys the run was started with."""

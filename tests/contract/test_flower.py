@@ -45,6 +45,7 @@ def ours(scheme: str) -> Settings:
         "scheme": scheme,
         "rounds": ROUNDS,
         "nodes": NODES,
+        "store": "context",  # in which clients stay on their nodes, as in anybody's Flower app
         "data": {"clients": DATA.clients, "partition": DATA.partition},
         "model": {"name": model.name, "hidden": model.hidden, "layers": model.layers},
     }

@@ -43,7 +43,7 @@ def test_a_slow_node_costs_the_timeout_and_takes_part_again(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def slow(node: Node, round_: int, result: Result) -> Result:
-        if "001" in node.clients and round_ == 2:
+        if "001" in result.clients and round_ == 2:
             time.sleep(5.0)
         return result
 
@@ -66,7 +66,7 @@ def test_a_node_that_raises_is_left_out_and_the_run_goes_on(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(node: Node, round_: int, result: Result) -> Result:
-        if "001" in node.clients and round_ == 2:
+        if "001" in result.clients and round_ == 2:
             raise OSError("the disk is on fire")
         return result
 
@@ -80,7 +80,7 @@ def test_a_node_that_raises_is_left_out_and_the_run_goes_on(
 
 def test_a_node_that_answers_nan_is_left_out(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     def poisoned(node: Node, round_: int, result: Result) -> Result:
-        if "001" in node.clients:
+        if "001" in result.clients:
             result.mean = {k: torch.full_like(v, torch.nan) for k, v in result.mean.items()}
         return result
 

@@ -2,7 +2,7 @@
 
 import itertools
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import vmap
 
-from bouquet.core.batches import Draw, Plan, draw, gather, steps
+from bouquet.core.batches import Draw, Plan, draw, gather, in_one, side_by_side, steps
 from bouquet.core.descent import Sgd, descend, slope, slope_in_vmap
 from bouquet.core.task import Batch
 from bouquet.core.trees import Tree, pick
@@ -140,6 +140,42 @@ def test_batches_hold_the_examples_that_were_drawn() -> None:
     assert len(of_second) == 4
     assert torch.equal(of_second[2].x, x[drawn.examples[1, 2]])
     assert torch.equal(of_second[2].weight, drawn.weight[1, 2])
+
+
+def test_steps_are_a_sequence_of_batches() -> None:
+    x, y = torch.rand(9, 3), torch.arange(9)
+    drawn = draw_for(shares([9]), Plan(steps=6, epochs=0, batch_size=2))
+    whole = steps(pick(gather(x, y, drawn), 0))
+    one_by_one = list(whole)
+    assert len(one_by_one) == len(whole) == 6
+    assert torch.equal(whole[-1].x, one_by_one[5].x)
+    for part in (slice(2, 4), slice(1, None, 3), slice(0, 0)):
+        assert [one.y.tolist() for one in whole[part]] == [
+            one.y.tolist() for one in one_by_one[part]
+        ]
+    with pytest.raises(IndexError):
+        _ = whole[6]
+
+
+def test_batches_are_put_into_one_whatever_they_are_kept_in() -> None:
+    x, y = torch.rand(9, 3), torch.arange(9)
+    whole = steps(pick(gather(x, y, draw_for(shares([9]), Plan(4, 0, 2))), 0))
+    assert torch.equal(in_one(whole).x, in_one(list(whole)).x)
+    again = in_one([whole[1]] * 3)
+    assert torch.equal(again.x, torch.stack([whole[1].x] * 3))
+    assert again.x.stride(0) == 0  # no copies of the same
+    pairs = side_by_side(Pair, whole[::2], whole[1::2])
+    listed = side_by_side(Pair, list(whole[::2]), list(whole[1::2]))
+    for one, other in zip(pairs, listed, strict=True):
+        assert torch.equal(one.first.x, other.first.x)
+        assert torch.equal(one.second.y, other.second.y)
+
+
+class Pair(NamedTuple):
+    """Two batches of a step."""
+
+    first: Batch
+    second: Batch
 
 
 @settings(deadline=None, max_examples=40)

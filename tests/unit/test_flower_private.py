@@ -144,10 +144,13 @@ def test_hand_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = engine.add_messages_to_queue  # or ours around it, if something here ran on Ray before
     source = inspect.getsource(getattr(theirs, "_loop", theirs))
     assert set(re.findall(r"f_stop\.(\w+)", source)) == {"is_set", "wait"}
-    assert {"store_message_ins", "get_message_ins"} <= set(dir(engine.LinkState))
+    assert {"store_message_ins", "store_message_res", "get_message_ins"} <= set(
+        dir(engine.LinkState)
+    )
     monkeypatch.setattr(engine, "add_messages_to_queue", _hour_long_looks)
-    hand_over_at_once()
-    hand_over_at_once()  # once is enough
+    arrived = threading.Event()
+    hand_over_at_once(arrived)
+    hand_over_at_once(arrived)  # once is enough
     state, queue, stop = _State(), Queue[str](), threading.Event()
     loop = threading.Thread(target=engine.add_messages_to_queue, args=(state, queue, {5: 0}, stop))
     loop.start()
@@ -156,6 +159,9 @@ def test_hand_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert queue.get(timeout=20) == "first"
     state.store_message_ins("second")
     assert queue.get(timeout=20) == "second"
+    assert not arrived.is_set()
+    state.store_message_res("reply")
+    assert arrived.is_set()
     stop.set()
     state.store_message_ins("wakes it once more")
     loop.join(20)
@@ -197,6 +203,9 @@ class _State:
 
     def store_message_ins(self, message: str) -> None:
         self.stored.append(message)
+
+    def store_message_res(self, message: str) -> None:
+        pass
 
     def get_message_ins(self, node_id: int, limit: int) -> list[str]:
         self.looked.set()

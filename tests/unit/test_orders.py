@@ -111,10 +111,10 @@ def test_a_question_that_makes_no_sense_is_refused_in_a_sentence(tmp_path: Path)
     assert note == {"refused": "A message cannot be followed (KeyError: 'settings')."}
 
 
-def test_a_client_that_lives_elsewhere_fails_alone(tmp_path: Path) -> None:
-    reply = app(order(tmp_path, "train", 1, clients=["000", "001"]), CONTEXT)
+def test_a_client_that_is_not_there_fails_alone(tmp_path: Path) -> None:
+    reply = app(order(tmp_path, "train", 1, clients=["000", "nobody"]), CONTEXT)
     note = reply.content.config_records[wire.NOTE]
-    assert (note["clients"], note["failed"]) == (["000"], ["001"])
+    assert (note["clients"], note["failed"]) == (["000"], ["nobody"])
     assert contents(tmp_path).keys() == {"000.safetensors"}
 
 

@@ -129,6 +129,88 @@ def test_the_steps_of_many_clients_are_those_of_each(way: str) -> None:
     assert recordings() == 1
 
 
+def test_one_recording_serves_any_number_of_clients() -> None:
+    def ends(count: int) -> Tree:
+        points = [tree(seed) for seed in range(count)]
+        rounds = [batches(seed) for seed in range(count)]
+        stacked = torch.utils._pytree.tree_map(lambda *all_: torch.stack(all_), *points)
+        steps = torch.utils._pytree.tree_map(lambda *all_: torch.stack(all_), *rounds)
+        found: Tree = vmap(lambda point, own: descend(loss, point, own, RECORDED))(stacked, steps)
+        return found
+
+    many = ends(7)
+    assert near({name: value[:1] for name, value in many.items()}, ends(1))
+    assert near({name: value[:5] for name, value in many.items()}, ends(5))
+    assert recordings() == 1
+
+
+def single(tree: Tree) -> Tree:
+    return {name: value.float() for name, value in tree.items()}
+
+
+def single_batches() -> list[Batch]:
+    return [
+        batch._replace(x=batch.x.float(), weight=batch.weight.float(), active=batch.active.float())
+        for batch in batches()
+    ]
+
+
+def test_a_product_that_is_added_to_the_weights_as_it_is_formed_is_the_slope() -> None:
+    """In single precision; in double, recorded steps have the bits of steps as they are."""
+    expected = descend(loss, single(tree(9)), single_batches(), PLAIN)
+    found = descend(loss, single(tree(9)), single_batches(), RECORDED)
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=1e-5, atol=1e-6)
+    assert recordings() == 1
+    plain = descend(loss, tree(9), batches(), PLAIN)
+    found = descend(loss, tree(9), batches(), RECORDED)
+    assert all(torch.equal(found[name], value) for name, value in plain.items())
+
+
+def test_a_slope_made_of_other_weights_is_formed_before_they_move() -> None:
+    """d/da of sum(a · b) is b, as it was before the step, and the other way round."""
+
+    def product(w: Tree, batch: Batch) -> Tensor:
+        return batch.active * (w["a"] @ w["b"]).sum()
+
+    drawn = torch.Generator().manual_seed(0)
+    start = {name: torch.randn(3, 3, generator=drawn) for name in "ab"}
+    expected = descend(product, start, single_batches(), PLAIN)
+    found = descend(product, start, single_batches(), RECORDED)
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=1e-5, atol=1e-6)
+    assert recordings() == 1
+
+
+def test_what_cannot_be_scripted_is_replayed_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*words: Any) -> Any:
+        raise RuntimeError("TorchScript does not know it")
+
+    scripted = descend(mixed, mixture(1), batches(), RECORDED, **WAYS["projected"])
+    replay.RECORDED.programs.clear()
+    monkeypatch.setattr(replay, "scripted", refuse)
+    found = descend(mixed, mixture(1), batches(), RECORDED, **WAYS["projected"])
+    assert recordings() == 1
+    flat = torch.utils._pytree.tree_leaves
+    assert all(torch.equal(a, b) for a, b in zip(flat(found), flat(scripted), strict=True))
+
+
+def test_the_shared_half_of_apfl_is_fedavg_to_the_last_bit(start: Start) -> None:
+    """Also in single precision, where products are added to the weights as they are formed."""
+    keys: dict[str, Any] = {
+        "rounds": 2,
+        "local_steps": 16,
+        "weights": "uniform",
+        "data": {"clients": 5},
+        "model": {"name": "mlp", "hidden": 6, "layers": 1},
+    }
+    apfl = start(scheme="apfl", apfl={"alpha": 0.3}, **keys)
+    assert recordings() > 0
+    fedavg = start(scheme="fedavg", **keys)
+    for name in ("hidden1.weight", "hidden1.bias", "output.weight", "output.bias"):
+        assert (apfl.shared(name) == fedavg.shared(name)).all()
+
+
 def test_where_it_starts_and_what_it_refers_to_are_left_alone() -> None:
     point, before = mixture(1), mixture(1)
     descend(mixed, point, batches(), RECORDED)

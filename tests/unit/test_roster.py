@@ -13,6 +13,7 @@ from bouquet.core.seeding import generator
 from bouquet.flower import wire
 from bouquet.server_app.membership import Client, Roster
 from bouquet.settings import parse
+from tests.conftest import Run
 from tests.fuzzing import Told, identity, impatient, introduction
 
 CLASSES = 3
@@ -187,3 +188,36 @@ def test_who_is_there_is_worked_out_only_when_somebody_comes() -> None:
     assert list(roster.present(4)) == ["a", "b", "c"]
     assert list(roster.present(2)) == ["a", "b"]
     assert everybody["c"].joins == 0  # what others hold on to does not change under their hands
+
+
+def living(count: int, nodes: int) -> Roster:
+    """Clients 00, 01, ... of a simulation: every n-th on a node."""
+    ids = [f"{n:02}" for n in range(count)]
+    return Roster({one: Client(one, 70 + n % nodes, n % nodes, 5, 5) for n, one in enumerate(ids)})
+
+
+def test_where_everybody_takes_part_they_are_dealt_out_as_they_live() -> None:
+    roster = living(7, 3)
+    everybody = roster.sample(0, 0, 1)
+    assert roster.dealt(everybody) == everybody
+
+
+def test_a_sample_is_dealt_out_evenly_whoever_is_in_it() -> None:
+    roster = living(20, 2)
+    evens = [roster.clients[f"{n:02}"] for n in range(0, 20, 4)]  # all live on one node
+    dealt = roster.dealt(evens)
+    assert [one.id for one in dealt] == [one.id for one in evens]
+    assert [one.place for one in dealt] == [0, 1, 0, 1, 0]
+    assert [one.node for one in dealt] == [70, 71, 70, 71, 70]
+
+
+@pytest.mark.parametrize("store", ["memory", "disk", "context"])
+def test_whichever_node_trains_a_client_goes_on_from_its_own_state(
+    start: Callable[..., Run], store: str
+) -> None:
+    keys = {"rounds": 6, "clients_per_round": 3, "dtype": "float64", "data": {"clients": 7}}
+    alone = start(scheme="apfl", nodes=1, **keys)
+    shared_out = start(scheme="apfl", nodes=3, store=store, **keys)
+    for client in ("000", "003", "006"):
+        for name, value in alone.personal(client).items():
+            assert abs(shared_out.personal(client)[name] - value).max(initial=0.0) < 1e-12

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from bouquet.client_app.stores import (
     Store,
     read_state,
 )
+from bouquet.storage import files as storage
 from bouquet.storage.files import BadFile, seal
 from bouquet.storage.state import BadState, Identity, PersonalState
 
@@ -33,14 +34,14 @@ Reopen = Callable[[], Store]
 def opener(kind: str, folder: Path) -> Reopen:
     """Opens a store, as a new process would where the store survives one."""
     memory, records = MemoryStore(), RecordDict()
-    stores: dict[str, Reopen] = {
+    kinds: dict[str, Reopen] = {
         "memory": lambda: memory,
         "context": lambda: ContextStore(records, "run"),
         "disk": lambda: DiskStore(folder),
         "memory and disk": lambda: Mirrored(MemoryStore(), DiskStore(folder)),
         "context and disk": lambda: Mirrored(ContextStore(RecordDict(), "run"), DiskStore(folder)),
     }
-    return stores[kind]
+    return kinds[kind]
 
 
 DURABLE = ["disk", "memory and disk", "context and disk"]
@@ -354,6 +355,61 @@ def test_a_full_disk_loses_nothing(
     assert loaded(store, before=4) == 2.0  # memory has not run ahead of the disk
 
 
+def test_states_are_saved_all_or_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full before the third of them is written."""
+    clients = [replace(OWN, client=name) for name in ("a", "b", "c")]
+    store = DiskStore(folder)
+    store.save(*(state(1, client, value=1.0) for client in clients))
+    written: list[Path] = []
+    aside = storage.write_aside
+
+    def full(*words: Any, **more: Any) -> Path:
+        if len(written) == 2:
+            raise OSError("No space left on device")
+        written.append(aside(*words, **more))
+        return written[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "write_aside", full)
+        with pytest.raises(OSError, match="No space"):
+            store.save(*(state(2, client, value=2.0) for client in clients))
+    assert sorted(path.name for path in folder.iterdir()) == [f"{n}.safetensors" for n in "abc"]
+    for client in clients:
+        found = DiskStore(folder).load(client, before=3)
+        assert found is not None
+        assert found.round == 1
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_files_are_on_disk_before_they_take_the_place_of_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """Whether the system can do so for many at once, or for one after the other."""
+    done: list[str] = []
+    fsync, rename = os.fsync, os.replace
+
+    def sync(descriptor: int) -> None:
+        done.append(f"synced {os.readlink(f'/proc/self/fd/{descriptor}')}")
+        fsync(descriptor)
+
+    def at_once_or_not(file: Path) -> bool:
+        done.append("synced all")
+        return at_once
+
+    def put(old: Path, new: Path) -> None:
+        done.append("renamed")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "replace", put)
+    monkeypatch.setattr(storage, "_settled_at_once", at_once_or_not)
+    DiskStore(folder).save(*(state(1, replace(OWN, client=name)) for name in "ab"))
+    kinds = [one.partition("/")[0].strip() for one in done]
+    each = [] if at_once else ["synced"] * 2
+    assert kinds == ["synced all", *each, "renamed", "renamed", "synced"]
+    assert done[-1] == f"synced {folder}"
+
+
 def test_a_crash_between_the_two_renames_starts_the_round_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,11 +417,15 @@ def test_a_crash_between_the_two_renames_starts_the_round_again(
     for round_ in (1, 2):
         store.save(state(round_))
 
-    def crash(aside: Path, path: Path) -> NoReturn:
-        raise KeyboardInterrupt
+    rename = os.replace
+
+    def crash(old: Path, new: Path) -> None:
+        if old.suffix == ".tmp":
+            raise KeyboardInterrupt
+        rename(old, new)
 
     with monkeypatch.context() as patch:
-        patch.setattr(stores, "put", crash)
+        patch.setattr(os, "replace", crash)
         with pytest.raises(KeyboardInterrupt):
             store.save(state(3))
     assert not (folder / "007.safetensors").exists()  # it did crash in between

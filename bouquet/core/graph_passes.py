@@ -1,5 +1,6 @@
 """Making a recorded gradient step shorter, and its update part of it."""
 
+import math
 import operator
 from typing import Any
 
@@ -85,13 +86,45 @@ _ADDING = {aten.mm.default: aten.addmm_.default, aten.bmm.default: aten.baddbmm_
 
 def _factors(place: Node, slope: Node, moving: list[Node]) -> tuple[Any, Any] | None:
     """Where a slope is a matrix product: what adds it to the weights, and its factors."""
-    adding = _ADDING.get(slope.target)  # type: ignore[call-overload]
-    if adding is None or place.meta["val"].dtype != torch.float32 or not _alike(place, slope):
+    if place.meta["val"].dtype != torch.float32 or not _alike(place, slope):
         return None
+    slope = _scaled_before(slope)
+    adding = _ADDING.get(slope.target)  # type: ignore[call-overload]
     # The only user is the output; and no factor may have moved before the product is formed.
-    if len(slope.users) > 1 or any(_root(factor) in moving for factor in slope.all_input_nodes):
+    if adding is None or len(slope.users) > 1:
+        return None
+    if any(_root(factor) in moving for factor in slope.all_input_nodes):
         return None
     return adding, slope.args
+
+
+def _scaled_before(slope: Node) -> Node:
+    """A product times a number for each client: its first factor, which is smaller, times it."""
+    if slope.target is not aten.mul.Tensor or len(slope.users) > 1:
+        return slope
+    pair: Any = slope.args
+    for product, scale in (pair, pair[::-1]):
+        if getattr(product, "target", None) not in _ADDING or len(product.users) > 1:
+            continue
+        if getattr(scale, "target", None) is aten.expand.default:
+            scale = scale.args[0]
+        if not isinstance(scale, Node) or not _typed(scale, product):
+            continue
+        rows = _shape(product)[:1] if product.target is aten.bmm.default else ()
+        # One number a client: [clients, 1, 1] for many, anything of one element for one.
+        if math.prod(_shape(scale)) != math.prod(rows) or _shape(scale)[:1] not in (rows, (1,), ()):
+            continue
+        if rows and len(_shape(scale)) != len(_shape(product)):
+            continue
+        graph, (first, second) = slope.graph, product.args
+        with graph.inserting_before(slope):
+            less = graph.call_function(aten.mul.Tensor, (first, scale))
+            less.meta = dict(first.meta)
+            formed = graph.call_function(product.target, (less, second))
+            formed.meta = dict(product.meta)
+        slope.replace_all_uses_with(formed)
+        return formed
+    return slope
 
 
 def _check(module: GraphModule) -> None:
@@ -159,6 +192,8 @@ def _spared(node: Node) -> Node | None:
     first: Any = node.args[0] if node.args else None
     if not isinstance(first, Node):
         return None
+    if node.target is aten.detach.default:  # nobody differentiates a recording
+        return first
     if node.target in _SAME_IF_SAME_SHAPE and _shape(node) == _shape(first):
         return first
     swap = _swap(node)
@@ -192,17 +227,31 @@ def _join_biases(graph: Graph) -> bool:
             continue
         pair: Any = node.args
         for product, bias in (pair, pair[::-1]):
+            product, times = _times(product)
             alone = getattr(product, "target", None) is aten.bmm.default and len(product.users) == 1
             if alone and isinstance(bias, Node) and _alike(product, node) and _typed(bias, node):
-                _replace(graph, node, aten.baddbmm.default, (bias, *product.args))
+                _replace(graph, node, aten.baddbmm.default, (bias, *product.args), times)
                 changed = True
                 break
     return changed
 
 
-def _replace(graph: Graph, node: Node, target: Any, args: tuple[Any, ...]) -> None:
+def _times(product: Any) -> tuple[Any, dict[str, float]]:
+    """A product and the number it is multiplied by, in single precision: it rounds differently."""
+    if getattr(product, "target", None) is not aten.mul.Tensor or len(product.users) > 1:
+        return product, {}
+    single = product.meta["val"].dtype == torch.float32
+    for inner, number in (product.args, product.args[::-1]):
+        if single and isinstance(inner, Node) and isinstance(number, (int, float)):
+            return inner, {"alpha": number}
+    return product, {}
+
+
+def _replace(
+    graph: Graph, node: Node, target: Any, args: tuple[Any, ...], words: dict[str, Any]
+) -> None:
     with graph.inserting_before(node):
-        new = graph.call_function(target, args)
+        new = graph.call_function(target, args, words)
     new.meta = dict(node.meta)
     node.replace_all_uses_with(new)
     graph.erase_node(node)

@@ -118,6 +118,7 @@ def _run_ray(server_app: ServerApp, nodes: int, device: torch.device) -> None:
     ours = not ray.is_initialized()
     init: dict[str, Any] = {"log_to_driver": True}  # or nobody sees what a worker warns of
     if not os.environ.get("RAY_ADDRESS"):  # else a cluster that has its own
+        init["address"] = "local"  # or Ray would look for one that was started on this machine
         init["num_cpus"] = workers()
         # Weights in the message itself instead of in Ray's shared memory: 8 ms less a round.
         init["_system_config"] = {"max_direct_call_object_size": DIRECT_BYTES}

@@ -101,7 +101,6 @@ def _function(
     graphs = [list(module.graph.nodes) for module in modules.values()]
     if len({len(nodes) for nodes in graphs}) > 1:
         raise RuntimeError("another number of clients takes other operations")
-    module = next(iter(modules.values()))
     for nodes in zip(*graphs, strict=True):
         node = nodes[0]
         if len({(one.op, one.target, one.name) for one in nodes}) > 1:
@@ -110,8 +109,11 @@ def _function(
             case "placeholder":
                 words.append(f"{node.name}: {'float' if len(words) < rates else 'Tensor'}")
             case "get_attr":
+                held = [getattr(one, node.target) for one in modules.values()]
+                if not all(one.equal(held[0]) for one in held):
+                    raise RuntimeError("a number depends on how many clients there are")
                 lines.append(f"{node.name} = constants[{len(constants)}]")
-                constants.append(getattr(module, node.target))
+                constants.append(held[0])
             case "call_function":
                 lines.append(f"{node.name} = {_call(dict(zip(modules, nodes, strict=True)))}")
     words.append("clients: int, constants: List[Tensor]")

@@ -110,11 +110,12 @@ def _scaled_before(slope: Node) -> Node:
             scale = scale.args[0]
         if not isinstance(scale, Node) or not _typed(scale, product):
             continue
-        rows = _shape(product)[:1] if product.target is aten.bmm.default else ()
         # One number a client: [clients, 1, 1] for many, anything of one element for one.
-        if math.prod(_shape(scale)) != math.prod(rows) or _shape(scale)[:1] not in (rows, (1,), ()):
-            continue
-        if rows and len(_shape(scale)) != len(_shape(product)):
+        if product.target is aten.bmm.default:
+            fits = _shape(scale) == (_shape(product)[0], 1, 1)
+        else:
+            fits = math.prod(_shape(scale)) == 1
+        if not fits:
             continue
         graph, (first, second) = slope.graph, product.args
         with graph.inserting_before(slope):

@@ -182,6 +182,25 @@ def test_a_slope_made_of_other_weights_is_formed_before_they_move() -> None:
     assert recordings() == 1
 
 
+@pytest.mark.parametrize("shape", [(), (1, 1), (3, 1), (1, FEATURES), (3, FEATURES)])
+def test_a_slope_that_is_scaled_is_scaled_in_its_own_places(shape: tuple[int, ...]) -> None:
+    """As many clients as rows, so that one could be taken for the other."""
+    scale = torch.rand(shape, generator=torch.Generator().manual_seed(4)) + 0.5
+
+    def scaled(point: Tree, batch: Batch) -> Tensor:
+        slopes = torch.func.grad(loss)({n: v.detach() for n, v in point.items()}, batch)
+        return (scale * slopes["weight"] * point["weight"]).sum()
+
+    points, steps = [single(tree(seed)) for seed in range(3)], single_batches()
+    stacked = torch.utils._pytree.tree_map(lambda *all_: torch.stack(all_), *points)
+    together = vmap(lambda point: descend(scaled, point, steps, RECORDED))(stacked)
+    for client, point in enumerate(points):
+        recorded = descend(scaled, point, steps, RECORDED)["weight"]
+        plain = descend(scaled, point, steps, PLAIN)["weight"]
+        assert torch.allclose(recorded, plain, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(together["weight"][client], plain, rtol=1e-5, atol=1e-5)
+
+
 def test_what_cannot_be_scripted_is_replayed_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*words: Any) -> Any:
         raise RuntimeError("TorchScript does not know it")

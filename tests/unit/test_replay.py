@@ -188,7 +188,8 @@ def test_a_slope_that_is_scaled_is_scaled_in_its_own_places(shape: tuple[int, ..
     scale = torch.rand(shape, generator=torch.Generator().manual_seed(4)) + 0.5
 
     def scaled(point: Tree, batch: Batch) -> Tensor:
-        slopes = torch.func.grad(loss)({n: v.detach() for n, v in point.items()}, batch)
+        here = {name: value.detach() for name, value in point.items()}
+        slopes: Tree = torch.func.grad(loss)(here, batch)
         return (scale * slopes["weight"] * point["weight"]).sum()
 
     points, steps = [single(tree(seed)) for seed in range(3)], single_batches()

@@ -399,3 +399,12 @@ def test_where_nothing_can_be_compiled_a_sentence_says_so_once_and_the_run_goes_
         "Steps are replayed, not compiled: No working C++ compiler found"
     ]
     assert compiled.sha == start(scheme="fedavg", cohort="loop", **keys).sha
+
+
+def test_a_run_says_how_its_clients_train_together(start: Start) -> None:
+    keys: dict[str, Any] = {"data": {"clients": 3}, "pipeline": "fedavg:1 apfl:1", "rounds": 2}
+    run = start(cohort="loop", **keys)
+    first = (run.path / "config.toml").read_text().splitlines()[0]
+    assert first == "# How clients train together, by cohort: fedavg: loop. apfl: loop."
+    first = (start(**keys).path / "config.toml").read_text().splitlines()[0]
+    assert first == "# How clients train together, by cohort: fedavg: vmap. apfl: vmap."

@@ -15,7 +15,7 @@ START = "ray start --num-cpus 1 --disable-usage-stats --block"
 
 
 def wait_for(machine: Machine, cpus: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while cpus not in machine.run(f"bash -c 'ray status --address {HEAD} 2>&1 || true'"):
         assert time.monotonic() < deadline, machine.run("cat log")
         time.sleep(0.5)

@@ -93,6 +93,10 @@ class Roster:
     expected: int = 1
     left_out: dict[int, BadInput | RunFailed] = field(default_factory=dict)
     _presence: _Presence = field(default_factory=lambda: _Presence({}, 0, 0, {}), repr=False)
+    # The nodes by their places, worked out for a table of clients.
+    _places: tuple[dict[str, Client], list[tuple[int, int]]] = field(
+        default_factory=lambda: ({}, []), repr=False
+    )
 
     def present(self, round_: int) -> dict[str, Client]:
         """The clients that are there in a round, in order of their ids; not to be written to."""
@@ -122,11 +126,13 @@ class Roster:
         Where everybody takes part, that is where they are; else nodes have equally many of them,
         and none waits for another.
         """
-        nodes = sorted({who.place: who.node for who in self.clients.values()}.items())
-        turns = itertools.cycle(nodes)
+        everybody, places = self._places
+        if everybody is not self.clients:  # else nobody came or moved
+            places = sorted({who.place: who.node for who in self.clients.values()}.items())
+            self._places = (self.clients, places)
         return [
             replace(who, node=node, place=place)
-            for who, (place, node) in zip(chosen, turns, strict=False)
+            for who, (place, node) in zip(chosen, itertools.cycle(places), strict=False)
         ]
 
     def update(

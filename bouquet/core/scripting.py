@@ -144,6 +144,8 @@ def _word(values: Mapping[int, Any]) -> str:
     value = next(iter(values.values()))
     match value:
         case Node():
+            if any(getattr(one, "name", None) != value.name for one in values.values()):
+                raise RuntimeError("another number of clients takes other operands")
             return str(value.name)
         case list() | tuple():
             parts = zip(*values.values(), strict=True)

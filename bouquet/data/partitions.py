@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bouquet.core.errors import BadInput
 from bouquet.core.seeding import generator
 from bouquet.data.federated import DataConfig, Split, client_ids
+from bouquet.data.remembered import remembered
 
 Indices = NDArray[np.int64]
 
@@ -60,6 +61,13 @@ def partition(labels: Indices, config: DataConfig, seed: int) -> list[Indices]:
     rng = generator(seed, "partition")
     if config.partition == "perfedavg":
         return _perfedavg(labels, config, rng, too_many)
+    facts = (config.partition, config.clients, config.classes_per_client, config.dirichlet_alpha)
+    return remembered(labels, (*facts, seed), lambda: _drawn(labels, config, rng, too_many))
+
+
+def _drawn(
+    labels: Indices, config: DataConfig, rng: np.random.Generator, too_many: BadInput
+) -> list[Indices]:
     # The partitioners keep the order of the examples: shuffled here, so that all is ours to seed.
     order = rng.permutation(len(labels))
     # They warn of classes left over and of draws they repeat; neither is news to a user.

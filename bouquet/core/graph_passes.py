@@ -8,6 +8,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from bouquet.core.lifting import NotReplayable
+from bouquet.core.pooling import pool_before_relu
 
 aten = torch.ops.aten
 _SAME_IF_SAME_SHAPE = {
@@ -47,6 +48,7 @@ def updating(module: GraphModule, moving: int, rates: int) -> GraphModule:
     graph = module.graph
     _check(module)
     _shorten(graph)
+    pool_before_relu(graph)
     places = [node for node in graph.nodes if node.op == "placeholder"]
     output = next(node for node in graph.nodes if node.op == "output")
     with graph.inserting_before(places[0]):

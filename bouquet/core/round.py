@@ -67,10 +67,16 @@ class Total:
             if is_each(self._scheme, name):
                 self._rows.setdefault(name, []).append(value)
                 continue
-            # Sums over chunks are kept in double so that their number hardly matters.
-            summed = torch.tensordot(weights.to(value), value, dims=1).to(widest(value.device))
-            self._sums[name] = self._sums[name] + summed if name in self._sums else summed
             self._dtypes[name] = value.dtype
+            # Sums over chunks are kept in double so that their number hardly matters.
+            wide = widest(value.device)
+            sums = self._sums.get(name)
+            if sums is None:
+                sums = self._sums[name] = value.new_zeros(value.shape[1:], dtype=wide)
+            if len(weights) == 1:  # in one pass: large models come one by one
+                sums.add_(value[0], alpha=float(weights[0]))
+            else:
+                sums.add_(torch.tensordot(weights.to(value), value, dims=1))
 
     def mean(self, weight: float) -> Tree:
         """The mean over all, given the sum of their weights; and their rows."""

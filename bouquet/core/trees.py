@@ -132,7 +132,9 @@ def mean_of_rows(tree: Tree) -> Tree:
 
 
 def stack_trees(trees: Sequence[Tree]) -> Tree:
-    """Trees of several clients as one, with the client as the first axis."""
+    """Trees of several clients as one, with the client as the first axis; one's without a copy."""
+    if len(trees) == 1:
+        return {name: value.unsqueeze(0) for name, value in trees[0].items()}
     return {name: torch.stack([tree[name] for tree in trees]) for name in trees[0]}
 
 

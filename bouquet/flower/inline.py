@@ -1,9 +1,9 @@
 """A Flower Grid whose nodes are threads of this process."""
 
+import itertools
 import os
 import secrets
 import threading
-import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -53,6 +53,8 @@ class InlineGrid(Grid):
         # OpenMP's number of threads belongs to a thread, so each one sets its own.
         self._pool = ThreadPoolExecutor(workers(), "node", torch.set_num_threads, (1,))
         self._replies: dict[str, Future[Message]] = {}
+        # Nobody else sees the ids; random ones would ask the system, which may take a millisecond.
+        self._ids = map(str, itertools.count(1))
         TaskIdentity.task_id, TaskIdentity.run_id = 1, self._run.run_id
         TaskIdentity.node_id = SUPERLINK_NODE_ID
 
@@ -89,7 +91,7 @@ class InlineGrid(Grid):
         """Give messages to their nodes."""
         ids = []
         for message in messages:
-            one = str(uuid.uuid4())
+            one = next(self._ids)
             give_id(message, one)
             self._replies[one] = self._pool.submit(self._answer, message)
             self._replies[one].add_done_callback(lambda _: ARRIVED.set())

@@ -80,7 +80,7 @@ class Optimizer:
         return self._adaptive(slopes, moments, active)
 
     def _rolling(self, slopes: Tree, moments: Tree, active: Tensor) -> tuple[Tree, Tree]:
-        ahead, after = Tree(), Tree()
+        ahead, after = Tree(), dict(moments)
         for name, slope in slopes.items():
             taken, place = active.to(slope.dtype), f"momentum_buffer/{name}"
             after[place] = moments[place] * (1 - taken * (1 - self.momentum)) + slope
@@ -95,14 +95,15 @@ class Optimizer:
         counted = step.clamp(min=1)  # before a client's first step, 1 keeps the division from 0
         first = active.to(step.dtype) / (1 - self.beta1**counted)
         second = (1 - self.beta2**counted).rsqrt()
-        ahead, after = Tree(), Tree()
+        ahead, after = Tree(), dict(moments)
         for name, slope in slopes.items():
             taken, mean, square = active.to(slope.dtype), f"exp_avg/{name}", f"exp_avg_sq/{name}"
             after[mean] = torch.lerp(moments[mean], slope, taken * (1 - self.beta1))
             after[square] = torch.lerp(moments[square], slope * slope, taken * (1 - self.beta2))
             size = after[square].sqrt() * second.to(slope.dtype) + self.eps
             ahead[name] = first.to(slope.dtype) * after[mean] / size
-        return ahead, after | {"step": step}
+        after["step"] = step
+        return ahead, after
 
 
 def _zeros(kind: str, weights: Tree) -> Tree:

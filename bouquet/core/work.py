@@ -53,7 +53,9 @@ class Work:
 
     def rate(self, batch: Batch) -> float | Tensor:
         """The step size of a batch's step."""
-        return self.sgd.lr * batch.pace if self.sgd.paced else self.sgd.lr
+        if not self.sgd.paced:
+            return self.sgd.lr
+        return self.sgd.lr * batch.pace.to(batch.active.dtype)
 
     @property
     def reach(self) -> Tensor:

@@ -77,7 +77,7 @@ class Learner:
         squares = sum(w.square().sum() for w in self.module.parameters())
         loss = loss + 0.5 * self.run.weight_decay * squares
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         if self.run.grad_clip:
             # As clip_grad_norm_ does, but for the 1e-6 that it adds to the norm.
             slopes = [cast(Tensor, w.grad) for w in self.module.parameters()]

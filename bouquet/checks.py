@@ -7,6 +7,7 @@ from bouquet.core.errors import BadInput
 from bouquet.core.judging import ACCURACY
 from bouquet.core.placement import DEVICES
 from bouquet.core.scheme import AnyScheme
+from bouquet.core.wrapper import Wrapper
 from bouquet.strategies.afl import Agnostic
 from bouquet.strategies.perfedavg import PerFedAvg
 from bouquet.strategies.registry import SCHEMES, find
@@ -32,6 +33,11 @@ def check_schedule(run: "RunConfig", rounds: int = 0) -> None:
         raise BadInput(
             "lr-decay must be positive with lr-schedule 'exponential': the rounds until the rate "
             "is halved, not 0."
+        )
+    if run.lr_decay_per_step and not find(run.scheme).descends:
+        raise BadInput(
+            f"lr-decay-per-step must be 0 for {run.scheme}, whose clients take no gradient steps, "
+            f"not {run.lr_decay_per_step:g}."
         )
     rounds = rounds or run.rounds
     if run.warmup and run.warmup >= rounds:
@@ -69,6 +75,38 @@ def check_decay(run: "RunConfig") -> None:
             )
 
 
+def check_optimizer(run: "RunConfig", scheme: AnyScheme) -> None:
+    """Not every scheme's steps may be another optimizer's, and each optimizer has its own decay."""
+    if run.optimizer == "sgd":
+        return
+    plain = scheme.plain or ("" if scheme.descends else "whose clients take no gradient steps")
+    if plain:
+        raise BadInput(f"optimizer must be 'sgd' for {run.scheme}, {plain}, not {run.optimizer!r}.")
+    for optimizer, name, own in (
+        ("adam", "decoupled_weight_decay", "weight-decay, or optimizer must be 'adamw'"),
+        ("adamw", "weight_decay", "decoupled-weight-decay, or optimizer must be 'adam'"),
+    ):
+        if run.optimizer == optimizer and getattr(run, name):
+            raise BadInput(
+                f"{name.replace('_', '-')} must be 0 with optimizer {optimizer!r}, whose own is "
+                f"{own}, not {getattr(run, name):g}."
+            )
+    if run.optimizer_state == "keep" and scheme.stateless:
+        raise BadInput(
+            f"optimizer-state must be 'reset' with {run.scheme}.stateless, whose personal part "
+            "starts anew at every participation, not 'keep'."
+        )
+
+
+def check_augment(run: "RunConfig") -> None:
+    """Not every scheme's examples may change from round to round."""
+    if run.augment != "none" and not find(run.scheme).descends:
+        raise BadInput(
+            f"augment must be 'none' for {run.scheme}, whose dual variables are those of examples "
+            f"that stay as they are, not {run.augment!r}."
+        )
+
+
 def check_judging(run: "RunConfig") -> None:
     """Not every scheme trains by any loss, and only right or wrong answers have a verdict."""
     scheme = find(run.scheme)
@@ -103,6 +141,8 @@ def check_precision(run: "RunConfig", scheme: AnyScheme) -> None:
             f"amp must be 'none' for {run.scheme}, whose clients take no gradient steps, "
             f"not {run.amp!r}."
         )
+    while isinstance(scheme, Wrapper):
+        scheme = scheme.inner
     if isinstance(scheme, PerFedAvg) and scheme.mode == "hessian-free":
         raise BadInput(
             f"amp must be 'none' with perfedavg.mode 'hessian-free', not {run.amp!r}: the "

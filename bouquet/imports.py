@@ -19,7 +19,7 @@ from bouquet.core.errors import BadInput
 
 OFFERED: dict[str, Any] = {}
 # The keys, beside those that name schemes, whose value may be a path.
-KEYS = ("data.name", "model.name", "loss", "metric")
+KEYS = ("data.name", "model.name", "loss", "metric", "augment")
 
 
 def offer(part: Any) -> str:

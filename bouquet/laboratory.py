@@ -17,7 +17,6 @@ from torch import Tensor
 from bouquet.api import keys_of_program
 from bouquet.client_app.stores import read_state
 from bouquet.core.batches import Plan, draw, gather, steps
-from bouquet.core.descent import Sgd
 from bouquet.core.round import Part, Total, row_of, united
 from bouquet.core.scheme import Federation, Member, Round, Work
 from bouquet.core.trees import flatten, pick, raw_bytes, unflatten
@@ -96,7 +95,7 @@ def one_client(settings: Settings) -> tuple[Problem, Work, Any, Any]:
     drawn = draw(["000"], [own], Plan(4, 0, 8, scheme.draws), (0, "train", 1), settings.dtype)
     batches = steps(pick(gather(loaded.data.x, loaded.data.y, drawn), 0))
     payload = row_of(scheme, scheme.downlink(welcomed(settings, loaded), ["000"]), 0)
-    work = Work(loaded.task, Sgd(0.1), batches, steps=4)
+    work = Work(loaded.task, settings.sgd, batches, steps=4)
     return loaded, work, payload, scheme.init_personal(loaded.task, len(own))
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from bouquet.augmentation import Augment, augment_of, try_augment
 from bouquet.core.errors import BadInput
 from bouquet.core.placement import CPU, kept, moved
 from bouquet.core.task import Task
@@ -42,11 +43,14 @@ class Problem:
         Likewise.
     device : torch.device
         Where the work is done.
+    augment : callable, optional
+        What changes the inputs of training batches.
     """
 
     data: FederatedData
     task: Task
     device: torch.device = CPU
+    augment: Augment | None = None
 
     @cached_property
     def work(self) -> Task:
@@ -133,7 +137,7 @@ def started_from(loaded: Problem, weights: Tree) -> Problem:
 def _stamps(settings: Settings) -> Stamps:
     """Change when a file does, so that nobody trains on what it held before."""
     run = settings.run
-    named = (settings.data.name, settings.model.name, run.loss, run.metric)
+    named = (settings.data.name, settings.model.name, run.loss, run.metric, run.augment)
     return tuple(map(_stamp, (settings.data.path, *(name.rpartition(":")[0] for name in named))))
 
 
@@ -172,7 +176,9 @@ def posed(
     if ":" in settings.model.name:
         task = _tried(settings, task, data)
     try_measures(settings, task, data)
-    return Problem(data, task, device)
+    augment = augment_of(settings.run.augment)
+    try_augment(settings.run.augment, augment, data.x)
+    return Problem(data, task, device, augment)
 
 
 def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:

@@ -13,12 +13,14 @@ from typing import Any, TypeVar, cast
 import torch
 
 from bouquet.checks import (
+    check_augment,
     check_averaging,
     check_decay,
     check_device,
     check_join,
     check_judging,
     check_local_work,
+    check_optimizer,
     check_precision,
     check_schedule,
 )
@@ -35,12 +37,15 @@ from bouquet.core.config import (
 from bouquet.core.descent import Sgd
 from bouquet.core.errors import BadInput
 from bouquet.core.judging import ACCURACY, LOSSES, METRICS
+from bouquet.core.optimizers import KINDS as OPTIMIZERS
+from bouquet.core.optimizers import Optimizer
 from bouquet.core.scheme import AnyScheme
 from bouquet.data import DataConfig, data_set
 from bouquet.imports import absolute
 from bouquet.models import ModelConfig, PersonalConfig
 from bouquet.stages import Stage, is_own, keys_of_stage, named_schemes, own_keys, stages
 from bouquet.strategies.afl import AFL, Agnostic
+from bouquet.strategies.local_optimizers import Remembering
 from bouquet.strategies.registry import SCHEMES, find, lookup
 from bouquet.strategies.server_optimizers import KINDS, Optimized, ServerOptimizer
 
@@ -75,6 +80,38 @@ class RunConfig:
     )
     lr_decay: int = key(0, "exponential: rounds until the rate is halved", low=0)
     warmup: int = key(0, "rounds in which the rate rises to lr", low=0)
+    lr_decay_per_step: float = key(
+        0.0,
+        "d of a rate that also falls by the step, times 1 / (1 + d t): t counts a client's local "
+        "steps since its stage began, those of rounds it sat out included",
+        low=0.0,
+        degenerate="0 keeps the rate within a round",
+    )
+    optimizer: str = key(
+        "sgd",
+        "how clients take their local steps; adam's decay is weight-decay, adamw's "
+        "decoupled-weight-decay",
+        choices=OPTIMIZERS,
+    )
+    optimizer_state: str = key(
+        "reset",
+        "its moments: begun anew in every round, or kept on the device from round to round",
+        choices=("reset", "keep"),
+    )
+    optimizer_momentum: float = key(
+        0.9,
+        "momentum, nesterov: how much of the past they keep",
+        low=0.0,
+        high=0.9999,
+        degenerate="0 is sgd",
+    )
+    optimizer_beta1: float = key(
+        0.9, "adam, adamw: how much of the past they keep", low=0.0, high=0.9999
+    )
+    optimizer_beta2: float = key(
+        0.999, "adam, adamw: the same for the squares", low=0.0, high=0.999999
+    )
+    optimizer_eps: float = key(1e-8, "adam, adamw: what keeps their division from 0", low=1e-12)
     weights: str = key(
         "auto",
         "a client's weight in the mean; auto = the scheme's own, agnostic = learned as in afl",
@@ -110,6 +147,12 @@ class RunConfig:
         ACCURACY.name,
         "what models are compared by, beside the loss",
         choices=tuple(METRICS),
+        own=True,
+    )
+    augment: str = key(
+        "none",
+        "how the inputs of training batches are changed: a function of them and a generator",
+        choices=("none",),
         own=True,
     )
     seed: int = key(0, "of every random choice", low=0)
@@ -221,6 +264,8 @@ class Settings:
         """The scheme the run trains with, its weights and its server's optimizer as told."""
         run = self.run
         scheme = self._of(find(run.scheme)).assembled()
+        if self.optimizer.remembers:
+            scheme = Remembering(scheme, run.optimizer_state == "keep")
         if run.weights == "agnostic":
             scheme = Agnostic(scheme, self._of(AFL).lambda_lr)
         optimizer = ServerOptimizer(
@@ -243,7 +288,26 @@ class Settings:
         """How clients take their local steps."""
         run = self.run
         over = self.scheme.clips if run.grad_clip_over == "auto" else run.grad_clip_over
-        return Sgd(run.lr, run.grad_clip, over == "all", run.decoupled_weight_decay)
+        return Sgd(
+            run.lr,
+            run.grad_clip,
+            over == "all",
+            run.decoupled_weight_decay,
+            optimizer=self.optimizer,
+            paced=run.lr_decay_per_step > 0,
+        )
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """What makes the direction of a local step."""
+        run = self.run
+        return Optimizer(
+            run.optimizer,
+            run.optimizer_momentum,
+            run.optimizer_beta1,
+            run.optimizer_beta2,
+            run.optimizer_eps,
+        )
 
     @property
     def weights(self) -> str:
@@ -343,6 +407,7 @@ def parse(
         scheme=absolute(run.scheme),
         loss=absolute(run.loss),
         metric=absolute(run.metric),
+        augment=absolute(run.augment),
     )
     run, values = _with_pipeline(run, values)
     data = read(DataConfig, values, "data")
@@ -353,6 +418,7 @@ def parse(
         run = replace(run, local_steps=0)
     check_averaging(run)
     check_decay(run)
+    check_augment(run)
     check_judging(run)
     check_device(run.device)
     check_schedule(run)
@@ -366,6 +432,7 @@ def parse(
         join=join,
         schemes=tuple(read(scheme, values, scheme.name) for scheme in schemes),
     )
+    check_optimizer(run, settings.scheme)
     check_precision(run, settings.scheme)
     if run.pipeline:  # a stage's wrong key is refused now, not when its turn comes
         for stage in settings.stages:

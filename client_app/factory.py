@@ -10,6 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from bouquet.augmentation import Augment
 from bouquet.client_app.device import Device, device
 from bouquet.client_app.main import answering, at_work, hosts, own_store, placed
 from bouquet.client_app.node import Node
@@ -35,6 +36,8 @@ Follow = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, Follow], Message]
 # A client's examples: inputs, labels, and the same of those it is judged on.
 Examples = tuple[Any, Any, Any, Any]
+# By which argument of ours an app lets in what a key names.
+LETS_IN = {"loss": "judges", "metric": "judges", "augment": "augments"}
 DataLike = str | DataConfig | FederatedData | Mapping[str, Any] | Callable[[Context], Examples]
 
 
@@ -45,6 +48,7 @@ def client_app(
     classes: int = 0,
     schemes: Sequence[type[AnyScheme]] = (),
     judges: Sequence[Judge] = (),
+    augments: Sequence[Augment] = (),
     mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """The ClientApp for :class:`PersonalizedStrategy`.
@@ -67,6 +71,8 @@ def client_app(
         Schemes from outside that a server may name.
     judges : sequence
         Losses and metrics from outside that a server may name.
+    augments : sequence
+        Augmentations from outside that a server may name.
     mods : sequence
         Flower's mods, applied to every message.
     """
@@ -77,7 +83,9 @@ def client_app(
             raise BadInput(f"data must be one of {', '.join(DATASETS)}, not {data!r}.")
         data = DataConfig(name=data)
     config, make = _model(model)
-    parts = _Parts(config, make, data, classes, frozenset(map(offer, (*schemes, *judges))))
+    parts = _Parts(
+        config, make, data, classes, frozenset(map(offer, (*schemes, *judges, *augments)))
+    )
     return answering(parts.prepared, ClientApp(mods=[_introduced, *mods]))
 
 
@@ -142,9 +150,10 @@ class _Parts:
         for key, name in named_paths(
             values
         ):  # whatever model and data it names, the app's are used
-            if key in ("loss", "metric") and name not in self.allowed:
+            if key in LETS_IN and name not in self.allowed:
                 raise BadInput(
-                    f"{key} {name!r} is not one of this app's; client_app(judges=[...]) lets it in."
+                    f"{key} {name!r} is not one of this app's; client_app({LETS_IN[key]}=[...]) "
+                    "lets it in."
                 )
         if values.get("pipeline") or values.get("stage-keys"):
             raise BadInput("pipeline must be empty in a Flower app.")

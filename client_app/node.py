@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bouquet.augmentation import augmented
 from bouquet.client_app.predictor import save_predictor
 from bouquet.client_app.stores import Store
 from bouquet.core import cohort
-from bouquet.core.batches import Plan, chosen_of, draw, gather
+from bouquet.core.batches import Plan, chosen_of, draw, gather, paces
 from bouquet.core.errors import BadInput
 from bouquet.core.judging import ACCURACY
 from bouquet.core.placement import CPU, moved
@@ -39,6 +40,7 @@ from bouquet.problem import POOL, Problem
 from bouquet.settings import Settings
 from bouquet.storage.files import OUTCOMES, BadFile, file_name, seal, write_atomically
 from bouquet.storage.state import Identity, PersonalState
+from bouquet.strategies.local_optimizers import side_by_side, without_moments
 
 # States are saved many at a time, for a disk takes as long for one; but not more than this.
 UNSAVED_BYTES = 64 * 2**20
@@ -93,12 +95,15 @@ class Node:
         The clients it hosts.
     store : Store
         Their personal state.
+    first : int
+        The first round of the stage.
     """
 
     settings: Settings
     problem: Problem
     clients: Collection[str]
     store: Store
+    first: int = 1
 
     def train(
         self,
@@ -201,7 +206,7 @@ class Node:
                 except BadFile as error:
                     result.failures[client] = str(error)
             if states:
-                yield list(states), list(states.values())
+                yield list(states), side_by_side(list(states.values()))
 
     def _evaluate_chunk(
         self,
@@ -253,7 +258,21 @@ class Node:
         plan = replace(plan, chance=self.problem.task.draws)
         seeds = (self.settings.run.seed, purpose, round_)
         drawn = draw(clients, train, plan, seeds, self.settings.dtype)
-        return gather(self.problem.x, self.problem.y, drawn)
+        batches = gather(self.problem.x, self.problem.y, drawn)
+        if self.settings.run.lr_decay_per_step:
+            batches = batches._replace(pace=self._paces(train, batches, purpose, round_))
+        if purpose == "train" and self.problem.augment is not None:
+            batches = augmented(batches, self.problem.augment, clients, seeds)
+        return batches
+
+    def _paces(self, train: list[Tensor], batches: Batch, purpose: str, round_: int) -> Tensor:
+        """How far each step's size has fallen; steps to adapt by follow those of the round."""
+        trains = purpose == "train"
+        rounds = round_ - self.first + (not trains)
+        taken = [rounds * self._plan().local_steps(len(own)) for own in train]
+        a_step = self.settings.scheme.batches_a_step if trains else 1
+        decay = self.settings.run.lr_decay_per_step
+        return paces(taken, batches.active.shape[1], a_step, decay).to(batches.active)
 
     def _there(self, value: Any) -> Any:
         """A record where the work is done."""
@@ -320,7 +339,9 @@ class Node:
         state = self.store.load(self._identity(client), before)
         if state is None:
             return fresh
-        if fingerprint(state.tensors) != fingerprint(flatten(fresh)):
+        if fingerprint(without_moments(state.tensors)) != fingerprint(
+            without_moments(flatten(fresh))
+        ):
             raise BadFile(f"The personal state of client {client} does not fit its model.")
         return unflatten(scheme.records.personal, state.tensors)
 

@@ -33,6 +33,8 @@ class Order:
         What the server sends, and the weights a later stage starts from.
     round : int
         Its number; 0 in a question who lives here.
+    first : int
+        The number of its stage's first.
     clients : list of str
         Whose turn it is.
     weights : list of float
@@ -54,6 +56,7 @@ class Order:
     weights: list[float]
     adapt: int
     folders: dict[str, str]
+    first: int = 1
 
 
 def read_order(message: Message, own: Device | None = None) -> Order:
@@ -83,17 +86,19 @@ def _order(message: Message) -> Order:
     clients = ids(note["clients"], "clients") if asks else []
     train = kind == MessageType.TRAIN
     warm = content.array_records.get(wire.WARM)
+    round_ = whole(note["round"], "round", low=1) if asks else 0
     return Order(
         settings,
         number(note.get("lr", settings.run.lr), "lr", high=torch.finfo(settings.dtype).max),
         text(note["state-dir"], "state-dir"),
         _sent(wire.unpack(content.array_records[wire.ARRAYS])),
         {} if warm is None else _sent(wire.unpack(warm)),
-        whole(note["round"], "round", low=1) if asks else 0,
+        round_,
         clients,
         listed(note["weights"], "weights", _weight, len(clients)) if train else [],
         whole(note.get("adapt", -1), "adapt", -1, settings.join.rounds),
         {what: _folder(note, what) for what in ("predictors", "outcomes", "diagnostics")},
+        whole(note.get("first-round", 1), "first-round", 1, max(1, round_)),
     )
 
 

@@ -241,6 +241,7 @@ class SchemeStrategy(Strategy):
                 "state-dir": self.state_dir,
                 "diagnostics-dir": self.diagnostics_dir,
                 "lr": self.settings.lr_in(round_, self.stage),
+                **({"first-round": self.stage.first} if self.settings.sgd.paced else {}),
                 **note,
             }
             sent = addressed(self.settings, node, kind, round_, common, ConfigRecord(words))

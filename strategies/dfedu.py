@@ -127,7 +127,7 @@ class DFedU(OnGraph[Personal, Payload, Upload, Server]):
         start = self.mixed(payload, personal)
         w = work.descend(work.task.loss, start, work.batches)
         round_ = torch.full_like(personal.round, work.round)
-        return Upload(w), Personal(w, fedu.reach(work).to(torch.float64), round_)
+        return Upload(w), Personal(w, work.reach.to(torch.float64), round_)
 
     def upload_like(self, server: Server) -> Upload:
         """An upload is a model."""

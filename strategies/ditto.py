@@ -75,7 +75,7 @@ class Ditto(Averaging[Personal]):
         def objective(v: Tree, batch: Batch) -> Tensor:
             return work.task.loss(v, batch) + self.strength * half_square(v, centre)
 
-        return work.descend(objective, v, batches)
+        return work.descend(objective, v, batches, part="v")
 
     def newcomer(self, work: Work, payload: Model, shared: Tree) -> Tree:
         """V starts at the shared model and is held near it."""

@@ -57,11 +57,6 @@ class Server(NamedTuple):
     graph: Tensor
 
 
-def reach(work: Work) -> Tensor:
-    """μ̃ = μR, with the steps the client really takes."""
-    return work.sgd.lr * torch.stack([batch.active for batch in work.batches]).sum()
-
-
 def neighbour_sums(weights: Tensor, models: Tree) -> Tree:
     """Σ_l a_kl w_l for each row of weights."""
     return {
@@ -120,7 +115,7 @@ class FedU(OnGraph[Nothing, Payload, Upload, Server]):
     ) -> tuple[Upload, Nothing]:
         """R local steps from the client's own model."""
         w = work.descend(work.task.loss, payload.w, work.batches)
-        return Upload(w, reach(work)), personal
+        return Upload(w, work.reach), personal
 
     def upload_like(self, server: Server) -> Upload:
         """An upload has a model and a number."""

@@ -24,6 +24,7 @@ class OnGraph(Scheme[Personal, Payload, Upload, Server]):
     """A scheme that pulls the models of neighbours in a graph together."""
 
     exception = "multi-task learning: a client's own model travels, to be compared with the others'"
+    plain = "which mixes neighbours in by as much as gradient steps reach, lr times their number"
 
     eta: float = key(
         0.01, "pull towards the neighbours", low=0.0, degenerate="0 is Local", step=True

@@ -41,6 +41,7 @@ class Minibatch(FedAvg):
     paper = "baseline: Woodworth et al. 2020"
     shares = "w_i, the weights after one step on all its batches"
     weights = "uniform"
+    plain = "whose mean of the clients' steps is one step on all their batches"
 
     def local_update(self, work: Work, payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
         """One step on the mean loss of the round's batches."""

@@ -56,6 +56,7 @@ class PerFedAvg(Averaging[Nothing]):
     paper = "Fallah, Mokhtari and Ozdaglar 2020, algorithm 1 and appendix G"
     shares = "w_i, the client's weights after its local steps"
     keeps = "nothing; it adapts the received weights to its data when it predicts"
+    batches_a_step = 3
 
     inner_lr: float = key(
         0.01, "step a client adapts by", low=0.0, degenerate="0 is FedAvg with step lr", step=True
@@ -67,10 +68,6 @@ class PerFedAvg(Averaging[Nothing]):
     )
     delta: float = key(1e-3, "hessian-free: step of the difference", low=0.0, open_low=True)
     adapt_steps: int = key(1, "steps a client adapts by before it predicts", low=1, high=MOST_STEPS)
-
-    def draws(self, steps: int) -> int:
-        """Three batches a local step."""
-        return 3 * steps
 
     def local_update(self, work: Work, payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
         """Steps on the meta-objective F(w) = f(w − α ∇f(w))."""

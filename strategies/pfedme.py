@@ -50,6 +50,7 @@ class PFedMe(Averaging[Personal]):
     paper = "Dinh, Tran and Nguyen 2020, algorithm 1"
     shares = "w_i, the client's copy of the shared weights after its local steps"
     keeps = "theta_i, its own weights"
+    plain = "whose w_i takes the envelope's gradient step, -lr lambda (w_i - theta)"
 
     strength: float = key(
         15.0,
@@ -79,7 +80,7 @@ class PFedMe(Averaging[Personal]):
         w, theta = payload.w, personal.or_else(payload.w)
         for batch in work.batches:
             theta = self.solved(work, theta, w, batch)
-            step = work.sgd.lr * self.strength * batch.active
+            step = work.rate(batch) * self.strength * batch.active
             w = {name: value - step * (value - theta[name]) for name, value in w.items()}
         return Model(w), Personal(theta, torch.ones_like(personal.begun))
 

@@ -10,8 +10,8 @@ x, y_i                ``payload.w``; its end point after local steps
 c                     ``payload.c``, the server's control variate
 c_i                   ``personal.c``, starts at 0 like c
 Δy_i, Δc_i            ``upload.w``, ``upload.c``
-K                     local steps of the client
-η_l, η_g              ``sgd.lr``, ``scaffold.server-lr``
+K η_l                 ``work.reach``, the sum of the client's step sizes
+η_g                   ``scaffold.server-lr``
 ====================  =================================================
 
 A local step is y ← y − η_l (∇f(y) − c_i + c): a gradient step on f(y) + ⟨y, c − c_i⟩.
@@ -59,6 +59,7 @@ class Scaffold(Scheme[Personal, Pair, Pair, Pair]):
     paper = "Karimireddy et al. 2020, algorithm 1, option II"
     shares = "the changes of its weights and of its control variate"
     keeps = "c_i, its control variate"
+    plain = "whose control variates are the local steps' mean gradient, (x - y_i) / (K lr)"
     first_shows = True  # c_i starts at 0, so the first Δc_i is c_i
 
     server_lr: float = key(
@@ -82,8 +83,8 @@ class Scaffold(Scheme[Personal, Pair, Pair, Pair]):
             return work.task.loss(y, batch) + dot(y, correction)
 
         y = work.descend(objective, x, work.batches)
-        taken = torch.stack([batch.active for batch in work.batches]).sum()
-        new = {n: c_i[n] - c[n] + (x[n] - y[n]) / (taken * work.sgd.lr) for n in c}
+        reach = work.reach
+        new = {n: c_i[n] - c[n] + (x[n] - y[n]) / reach for n in c}
         change = Pair({n: y[n] - x[n] for n in x}, {n: new[n] - c_i[n] for n in c})
         return change, Personal(new)
 

@@ -123,3 +123,9 @@ READS_WORDS = (Embedding, Lstm, Attention)
 ZOO: dict[str, type[nn.Module]] = {
     one.__name__: one for one in (Dropout, BatchNorm, Embedding, Lstm, Attention, Plain, Noisy)
 }
+
+
+def jitter(x: Tensor, draws: torch.Generator) -> Tensor:
+    """An augmentation: every input a little off."""
+    noise = torch.randn(x.shape, generator=draws, dtype=x.dtype, device=x.device)
+    return x + 0.1 * noise

@@ -44,6 +44,14 @@ class Plan:
     draws: Callable[[int], int] = lambda steps: steps
     chance: bool = False
 
+    def local_steps(self, count: int) -> int:
+        """The local steps of a client with so many examples."""
+        return self.steps or self.epochs * math.ceil(count / self.size(count))
+
+    def size(self, count: int) -> int:
+        """How many of its examples are in its full batches."""
+        return min(self.batch_size or count, count)
+
 
 class Draw(NamedTuple):
     """The examples a cohort sees, by client, step and place in the batch.
@@ -111,9 +119,9 @@ def _chance(clients: Sequence[str], steps: int, seeds: tuple[int | str, ...]) ->
 
 def _table(count: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
     """A client's examples by step and place; places a short batch leaves empty are -1."""
-    size = min(plan.batch_size or count, count)
+    size = plan.size(count)
     per_pass = math.ceil(count / size)
-    steps = plan.draws(plan.steps or plan.epochs * per_pass)
+    steps = plan.draws(plan.local_steps(count))
     if size == count:  # full batches: there is no order to choose
         return np.broadcast_to(np.arange(count), (steps, size))
     passes = math.ceil(steps / per_pass)
@@ -129,7 +137,33 @@ def gather(x: Tensor, y: Tensor, drawn: Draw) -> Batch:
     chosen = drawn.examples.to(there)
     weight, active, own = (part.to(there) for part in (drawn.weight, drawn.active, drawn.own))
     # Seeds stay where Python reads them.
-    return Batch(chosen_of(x, chosen), chosen_of(y, chosen), weight, active, own, drawn.chance)
+    return Batch(
+        chosen_of(x, chosen),
+        chosen_of(y, chosen),
+        weight,
+        active,
+        own,
+        drawn.chance,
+        torch.ones_like(active),
+    )
+
+
+def paces(taken: Sequence[int], batches: int, a_step: int, decay: float) -> Tensor:
+    """1 / (1 + d t) for each client's batches, t the steps its stage has had before.
+
+    Parameters
+    ----------
+    taken : sequence of int
+        Each client's steps before its first batch.
+    batches : int
+        How many follow.
+    a_step : int
+        How many of them are one step's.
+    decay : float
+        d.
+    """
+    ahead = torch.arange(batches, dtype=torch.float64) // a_step
+    return 1 / (1 + decay * (torch.tensor(taken, dtype=torch.float64).unsqueeze(1) + ahead))
 
 
 def chosen_of(values: Tensor, places: Tensor) -> Tensor:

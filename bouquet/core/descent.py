@@ -3,15 +3,17 @@
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from bouquet.core.lifting import NotReplayable
+from bouquet.core.optimizers import Memory, Optimizer
 from bouquet.core.replay import Stretch
 from bouquet.core.syntax_lock import syntax_lock
+from bouquet.core.task import Batch
 from bouquet.core.trees import Tree, norm
 
 
@@ -24,6 +26,7 @@ class Step(Protocol):
 
 
 Parts = tuple[Tree | Tensor, ...]
+Moments = tuple[Tree, ...]  # of each part, empty for a single tensor
 P = TypeVar("P", bound=Tree | tuple[Any, ...])
 S = TypeVar("S", bound=Step)
 
@@ -84,12 +87,17 @@ class Sgd:
         Whether that is the norm over all parts of a tuple, not of each.
     decoupled_decay : float
         Strength λ of a pull towards 0 beside the gradient, w ← w − η g − η λ w, which no
-        clipping sees (as in AdamW); 0 for none. Decay that is part of the loss is the task's.
+        clipping and no moment sees (as in AdamW); 0 for none. Decay that is part of the loss is
+        the task's.
     gradient : callable
         ``slope``, or ``slope_in_vmap`` for clients that train together.
     recorded : str
         Empty for steps taken as they are; ``replayed`` or ``compiled`` for steps that are recorded
         first, where they can be (:mod:`bouquet.core.replay`).
+    optimizer : Optimizer
+        What makes the direction of a step of its gradient and those before.
+    paced : bool
+        Whether the step size falls from step to step, by the pace that each batch tells.
     """
 
     lr: float
@@ -98,6 +106,8 @@ class Sgd:
     decoupled_decay: float = 0.0
     gradient: Callable[..., Any] = slope
     recorded: str = ""
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    paced: bool = False
 
 
 def descend(
@@ -109,6 +119,8 @@ def descend(
     moving: Sequence[str] | None = None,
     rates: Mapping[str, float] | None = None,
     project: Callable[[P], P] | None = None,
+    part: str = "w",
+    memory: Memory | None = None,
 ) -> P:
     """Take one gradient step per batch, all parts moving from the same point.
 
@@ -118,17 +130,22 @@ def descend(
         The objective; autograd differentiates it in all that moves at once.
     params : Tree, or a record of trees and tensors
         Where to start; left untouched. A record's trees move side by side, each decayed at
-        its own rate; single tensors are neither clipped nor decayed.
+        its own rate; single tensors are neither clipped nor decayed, and take plain steps
+        whatever the optimizer.
     batches : sequence of Batch, or of anything that knows whether it is active
         One a step.
     sgd : Sgd
-        Step size, clipping, decay.
+        Step size, clipping, optimizer, decay.
     moving : sequence of str, optional
         The fields of a record that move; without, all do.
     rates : mapping of str to float, optional
         Step sizes of single fields, instead of ``sgd.lr``.
     project : callable, optional
         Applied after every step, for example to stay in [0, 1].
+    part : str
+        What a tree that moves alone is called; a record's parts have the names of its fields.
+    memory : Memory, optional
+        What the optimizer remembers of steps before these; without, nothing.
 
     Returns
     -------
@@ -136,7 +153,7 @@ def descend(
         The end point, of the same type as ``params``.
     """
     if isinstance(params, dict):
-        names: tuple[str, ...] = ("",)
+        names: tuple[str, ...] = (part,)
     else:
         names = params._fields if moving is None else tuple(moving)  # type: ignore[attr-defined]
     speeds = [(rates or {}).get(name, sgd.lr) for name in names]
@@ -155,23 +172,39 @@ def descend(
     parts = parts_of(params)
     if not batches or not any(isinstance(part, Tensor) or part for part in parts):
         return params
+    memory = memory or Memory(sgd.optimizer)
+    remembers = sgd.optimizer.remembers
+    moments = tuple(
+        memory.recall(name, part) if remembers and isinstance(part, dict) else {}
+        for name, part in zip(names, parts, strict=True)
+    )
+
+    def ended(parts: Parts, moments: Moments) -> P:
+        for name, part, own in zip(names, parts, moments, strict=True):
+            if remembers and isinstance(part, dict):
+                memory.note(name, part, own)
+        return whole(parts)
+
     if sgd.recorded:
         with suppress(NotReplayable):
-            return whole(_replayed(loss, params, parts, batches, sgd, speeds, project, names))
+            return ended(
+                *_replayed(loss, params, parts, moments, batches, sgd, speeds, project, names)
+            )
     # The first step leaves the caller's tensors alone; the next ones may overwrite ours,
     # which spares a new copy of the weights in every step. What a projection returns may
     # be anybody's.
     move: Callable[..., Tensor] = torch.sub
     for batch in batches:
-        gradient = _clipped(sgd.gradient(objective, parts, batch), sgd)
-        steps = zip(parts, gradient, speeds, strict=True)
+        slopes = sgd.gradient(objective, parts, batch)
+        ahead, moments = _ahead(slopes, parts, moments, sgd, batch)
         parts = tuple(
-            _step(move, part, down, rate, sgd, batch.active) for part, down, rate in steps
+            _moved(move, part, down, rate)
+            for part, down, rate in zip(parts, ahead, speeds, strict=True)
         )
         move = Tensor.sub_ if project is None else torch.sub
         if project is not None:
             parts = parts_of(project(whole(parts)))
-    return whole(parts)
+    return ended(parts, moments)
 
 
 def _whole(params: P, names: Sequence[str], parts: Parts, held: Mapping[str, Any]) -> P:
@@ -186,12 +219,13 @@ def _replayed(
     loss: Callable[[P, S], Tensor],
     params: P,
     parts: Parts,
+    moments: Moments,
     batches: Sequence[S],
     sgd: Sgd,
     speeds: Sequence[float],
     project: Callable[[P], P] | None,
     names: Sequence[str],
-) -> Parts:
+) -> tuple[Parts, Moments]:
     """The same steps as :func:`descend` takes, recorded and replayed."""
     held = {} if isinstance(params, dict) else params._asdict()  # type: ignore[attr-defined]
     held = {name: value for name, value in held.items() if name not in names}
@@ -199,25 +233,28 @@ def _replayed(
     def whole(parts: Parts, held: Mapping[str, Any]) -> P:
         return _whole(params, names, parts, held)
 
-    def gradient(moving: Sequence[Tensor], held: Any, batch: S) -> list[Tensor]:
+    def step(moving: Sequence[Tensor], held: Any, batch: S) -> list[Tensor]:
         loss, rest, _ = held
 
         def objective(parts: Parts, batch: S) -> Tensor:
             return batch.active * cast(Tensor, loss(whole(parts, rest), batch))
 
-        now = _filled(parts, moving)
-        slopes = _clipped(slope_in_vmap(objective, now, batch), sgd)
-        return _flat(
-            part if isinstance(part, Tensor) else _decayed(part, cast(Tree, at), sgd, batch.active)
-            for part, at in zip(slopes, now, strict=True)
-        )
+        now, own = filled(moving)
+        ahead, after = _ahead(slope_in_vmap(objective, now, batch), now, own, sgd, batch)
+        return _flat((*ahead, *after))
 
     def projected(moving: Sequence[Tensor], held: Any) -> list[Tensor]:
         _, rest, project = held
-        point = project(whole(_filled(parts, moving), rest))
-        return _flat((point,) if isinstance(point, dict) else [getattr(point, n) for n in names])
+        now, own = filled(moving)
+        point = project(whole(now, rest))
+        ends = (point,) if isinstance(point, dict) else [getattr(point, n) for n in names]
+        return _flat((*ends, *own))
 
-    moving = _flat(parts)
+    def filled(moving: Sequence[Tensor]) -> tuple[Parts, Moments]:
+        found = _filled((*parts, *moments), moving)
+        return found[: len(parts)], cast(Moments, found[len(parts) :])
+
+    moving = _flat((*parts, *moments))
     if any(tensor.requires_grad for tensor in moving):
         raise NotReplayable("somebody differentiates through the steps")
     rates = [
@@ -226,9 +263,10 @@ def _replayed(
         for _ in ([part] if isinstance(part, Tensor) else part)
     ]
     shape = [() if isinstance(part, Tensor) else tuple(part) for part in parts]
-    key = (type(params), tuple(names), tuple(shape), sgd.clip, sgd.clip_all, sgd.decoupled_decay)
+    rules = (sgd.clip, sgd.clip_all, sgd.decoupled_decay, sgd.optimizer, sgd.paced)
+    key = (type(params), tuple(names), tuple(shape), *rules)
     stretch = Stretch(
-        gradient,
+        step,
         projected if project is not None else None,
         moving,
         tuple(rates),
@@ -237,7 +275,7 @@ def _replayed(
         key,
         sgd.recorded == "compiled",
     )
-    return _filled(parts, stretch.taken())
+    return filled(stretch.taken())
 
 
 def _flat(parts: Iterable[Tree | Tensor]) -> list[Tensor]:
@@ -252,6 +290,34 @@ def _filled(parts: Parts, tensors: Sequence[Tensor]) -> Parts:
     """Parts with other tensors."""
     left = iter(tensors)
     return _each(lambda _: next(left), parts)
+
+
+def _ahead(
+    gradient: Parts, parts: Parts, moments: Moments, sgd: Sgd, batch: Step
+) -> tuple[Parts, Moments]:
+    """What the step sizes multiply, and the moments after it; in the order of PyTorch's loops.
+
+    The gradient is clipped, the optimizer makes a direction of it, decay is added beside it, and
+    all of it goes at the step's pace. Single tensors have their slope and the pace alone.
+    """
+    ahead, after = list[Tree | Tensor](), list[Tree]()
+    for slope, part, own in zip(_clipped(gradient, sgd), parts, moments, strict=True):
+        if isinstance(part, Tensor):
+            ahead.append(slope)
+            after.append(own)
+            continue
+        direction, own_after = sgd.optimizer.direction(cast(Tree, slope), own, batch.active)
+        ahead.append(_decayed(direction, part, sgd, batch.active))
+        after.append(own_after)
+    if sgd.paced:
+        pace = _pace(batch)
+        return _each(lambda value: pace.to(value.dtype) * value, tuple(ahead)), tuple(after)
+    return tuple(ahead), tuple(after)
+
+
+def _pace(step: Any) -> Tensor:
+    """A batch's own; of a record of several batches the first one's."""
+    return step.pace if isinstance(step, Batch) else _pace(step[0])
 
 
 def _clipped(gradient: Parts, sgd: Sgd) -> Parts:
@@ -276,18 +342,13 @@ def _shortened(tree: Tree, size: Tensor, bound: float) -> Tree:
     return {name: shrink.to(value.dtype) * value for name, value in tree.items()}
 
 
-def _step(
-    move: Callable[..., Tensor],
-    part: Tree | Tensor,
-    gradient: Tree | Tensor,
-    lr: float,
-    sgd: Sgd,
-    active: Tensor,
+def _moved(
+    move: Callable[..., Tensor], part: Tree | Tensor, ahead: Tree | Tensor, lr: float
 ) -> Tree | Tensor:
     if isinstance(part, Tensor):
-        return move(part, cast(Tensor, gradient), alpha=lr)
-    slopes = _decayed(cast(Tree, gradient), part, sgd, active)
-    return {name: move(value, slopes[name], alpha=lr) for name, value in part.items()}
+        return move(part, cast(Tensor, ahead), alpha=lr)
+    down = cast(Tree, ahead)
+    return {name: move(value, down[name], alpha=lr) for name, value in part.items()}
 
 
 def _decayed(slopes: Tree, part: Tree, sgd: Sgd, active: Tensor) -> Tree:

@@ -32,11 +32,12 @@ def updating(module: GraphModule, moving: int, rates: int) -> GraphModule:
     Parameters
     ----------
     module : GraphModule
-        Its first inputs move; its outputs are their slopes.
+        Its first inputs move; its outputs are their slopes, or new values of those without a step
+        size.
     moving : int
         How many there are.
     rates : int
-        How many step sizes come before all other inputs: one for each that moves.
+        How many step sizes come before all other inputs: one for each of the first that move.
 
     Notes
     -----
@@ -55,6 +56,8 @@ def updating(module: GraphModule, moving: int, rates: int) -> GraphModule:
         sizes = [graph.placeholder(f"rate{n}") for n in range(rates)]
     slopes = [_apart(graph, output, slope, places[:moving]) for slope in output.args[0]]
     with graph.inserting_before(output):
+        for place, value in zip(places[rates:moving], slopes[rates:], strict=True):
+            graph.call_function(aten.copy_.default, (place, value))
         for place, slope, size in zip(places, slopes, sizes, strict=False):
             factors = _factors(place, slope, places[:moving])
             if factors is None:
@@ -74,11 +77,14 @@ def projecting(module: GraphModule, moving: int) -> GraphModule:
     _shorten(graph)
     places = [node for node in graph.nodes if node.op == "placeholder"][:moving]
     output = next(node for node in graph.nodes if node.op == "output")
-    ends = [_apart(graph, output, end, places) for end in output.args[0]]
+    moved = [
+        (place, _apart(graph, output, end, places))
+        for place, end in zip(places, output.args[0], strict=True)
+        if end is not place
+    ]
     with graph.inserting_before(output):
-        for place, end in zip(places, ends, strict=True):
-            if end is not place:
-                graph.call_function(aten.copy_.default, (place, end))
+        for place, end in moved:
+            graph.call_function(aten.copy_.default, (place, end))
     output.args = (None,)
     return _finished(module)
 

@@ -28,7 +28,7 @@ from bouquet.core.syntax_lock import syntax_lock
 PROGRAMS = 512  # recordings that are kept
 VARIANTS = 32  # recordings of one step, for other shapes and values, before it is left alone
 
-Gradient = Callable[[Sequence[Tensor], Any, Any], Sequence[Tensor]]
+Step = Callable[[Sequence[Tensor], Any, Any], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,15 @@ class Stretch:
 
     Parameters
     ----------
-    gradient : callable
-        Of the moving tensors, the held ones (see ``held``) and a batch: the moving ones' slopes.
+    step : callable
+        Of the moving tensors, the held ones (see ``held``) and a batch: the slopes of those that
+        have a step size, and the new values of the others.
     project : callable, optional
         Of the moving tensors and the held ones: where the moving ones are brought after a step.
     moving : sequence of Tensor
         What moves.
     rates : tuple of float
-        Their step sizes.
+        The step sizes of the first of them; the others, such as an optimizer's moments, have none.
     held : object
         What objective and projection refer to.
     batches : sequence
@@ -55,7 +56,7 @@ class Stretch:
         Whether the recording is handed to PyTorch's compiler.
     """
 
-    gradient: Gradient
+    step: Step
     project: Callable[[Sequence[Tensor], Any], Sequence[Tensor]] | None
     moving: Sequence[Tensor]
     rates: tuple[float, ...]
@@ -243,8 +244,8 @@ def _recorded(plan: _Plan, inputs: _Inputs, seen: list[dict[str, Any]]) -> Recor
 
     def slopes(*tensors: Tensor) -> Sequence[Tensor]:
         refer = plan.held.filled(tensors[count : count + referred], seen)
-        step = plan.batch.filled(tensors[count + referred :], ())
-        return stretch.gradient(tensors[:count], refer, step)
+        batch = plan.batch.filled(tensors[count + referred :], ())
+        return stretch.step(tensors[:count], refer, batch)
 
     def projected(*tensors: Tensor) -> Sequence[Tensor]:
         assert stretch.project is not None

@@ -87,6 +87,8 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
         Whether clients train one by one, because their states have unequal shapes.
     pooled : bool
         Whether there is one learner that has everybody's data. Simulations only.
+    batches_a_step : int
+        How many batches a local step takes.
     everyone : bool
         Whether all clients take part in every round, whatever ``clients-per-round`` says.
     descends : bool
@@ -95,6 +97,9 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
         A key of its own that does what weight decay does, where they take none.
     later : str
         The scheme that stands for it in a pipeline's later stages; empty for itself.
+    plain : str
+        Why its clients take plain gradient steps and no other optimizer's, in words that follow
+        its name; empty where any optimizer will do.
     first_shows : bool
         Whether a client's first upload is what it then keeps, because that starts at 0.
     """
@@ -113,10 +118,12 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
     upload_rows: ClassVar[tuple[str, ...]] = ()
     alone: ClassVar[bool] = False
     pooled: ClassVar[bool] = False
+    batches_a_step: ClassVar[int] = 1
     everyone: ClassVar[bool] = False
     descends: ClassVar[bool] = True
     decay: ClassVar[str] = ""
     later: ClassVar[str] = ""
+    plain: ClassVar[str] = ""
     first_shows: ClassVar[bool] = False
     _records: ClassVar[Records] = Records(*_SIDES)
 
@@ -197,7 +204,7 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
 
     def draws(self, steps: int) -> int:
         """Batches a client draws for its local steps."""
-        return steps
+        return steps * self.batches_a_step
 
     def adapts(self) -> int:
         """Batches of training data the predictor needs."""

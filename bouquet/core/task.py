@@ -37,6 +37,8 @@ class Batch(NamedTuple):
         Where the examples are among the client's own.
     chance : Tensor
         The seed of the model's own draws in this step, for models that draw.
+    pace : Tensor
+        The step's share of the step size, where that falls from step to step.
     """
 
     x: Tensor
@@ -45,6 +47,7 @@ class Batch(NamedTuple):
     active: Tensor
     place: Tensor = torch.zeros((), dtype=torch.int64)
     chance: Tensor = torch.zeros((), dtype=torch.int64)
+    pace: Tensor = torch.ones(())
 
     def whole(self) -> "Batch":
         """The same without padding."""

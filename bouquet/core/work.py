@@ -4,9 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from bouquet.core.descent import Sgd, Step, descend
+from bouquet.core.optimizers import Memory
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Tree
 
@@ -35,6 +37,9 @@ class Work:
         clients do a random part of the work. Clients that train together have the same.
     watch : callable, optional
         Told of every step: the points before and after it, and its batch.
+    memory : Memory, optional
+        What the local optimizer remembers of the client's steps; without, every stretch of steps
+        begins anew.
     """
 
     task: Task
@@ -44,6 +49,19 @@ class Work:
     round: int = 1
     luck: float = 0.0
     watch: Callable[[Any, Any, Any], None] | None = None
+    memory: Memory | None = None
+
+    def rate(self, batch: Batch) -> float | Tensor:
+        """The step size of a batch's step."""
+        if not self.sgd.paced:
+            return self.sgd.lr
+        return self.sgd.lr * batch.pace.to(batch.active.dtype)
+
+    @property
+    def reach(self) -> Tensor:
+        """The sum of the step sizes of the steps that the client really takes."""
+        sizes = [b.active * b.pace if self.sgd.paced else b.active for b in self.batches]
+        return self.sgd.lr * torch.stack(sizes).sum()
 
     @property
     def local_batches(self) -> Sequence[Batch]:
@@ -64,6 +82,7 @@ class Work:
         rates: Mapping[str, float] | None = None,
         hold: Sequence[str] = (),
         project: Callable[[Point], Point] | None = None,
+        part: str = "w",
     ) -> Point:
         """Take a gradient step for each batch, all parts moving from the same point.
 
@@ -83,17 +102,28 @@ class Work:
             Fields of a record that rest.
         project : callable, optional
             Applied after every step, for example to stay in [0, 1].
+        part : str
+            What a tree that moves alone is called, where a round moves several in turn.
         """
         sgd = replace(self.sgd, lr=lr) if lr else self.sgd
         if isinstance(point, dict):
             moving: Any = None
         else:
             moving = tuple(name for name in point._fields if name not in hold)  # type: ignore[attr-defined]
+        memory = self.memory or Memory(sgd.optimizer)
         stretches = [batches] if self.watch is None else [[batch] for batch in batches]
         for stretch in stretches:
             before = point
             point = descend(
-                objective, point, stretch, sgd, moving=moving, rates=rates, project=project
+                objective,
+                point,
+                stretch,
+                sgd,
+                moving=moving,
+                rates=rates,
+                project=project,
+                part=part,
+                memory=memory,
             )
             if self.watch is not None:
                 self.watch(before, point, stretch[0])

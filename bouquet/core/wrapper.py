@@ -17,11 +17,13 @@ FACTS = (
         "upload_rows",
         "alone",
         "pooled",
+        "batches_a_step",
         "everyone",
         "descends",
         "decay",
         "later",
     ),
+    "plain",
     "first_shows",
 )
 

@@ -38,7 +38,7 @@ def keys_for(scheme: str) -> dict[str, Any]:
     return KEYS | named | ({"clients_per_round": 0} if scheme == "dfedu" else {})
 
 
-def ours(scheme: str) -> Settings:
+def ours(scheme: str, **more: Any) -> Settings:
     """The same run in our own loop."""
     model = model_for(scheme)
     same = {
@@ -49,12 +49,12 @@ def ours(scheme: str) -> Settings:
         "data": {"clients": DATA.clients, "partition": DATA.partition},
         "model": {"name": model.name, "hidden": model.hidden, "layers": model.layers},
     }
-    return parse(kebab(keys_for(scheme) | same))
+    return parse(kebab(keys_for(scheme) | same | more))
 
 
-def started(scheme: str, grid: Grid) -> Result:
+def started(scheme: str, grid: Grid, **more: Any) -> Result:
     initial = wire.pack(problem(ours(scheme)).task.initial)
-    strategy = PersonalizedStrategy(scheme, **keys_for(scheme))
+    strategy = PersonalizedStrategy(scheme, **keys_for(scheme), **more)
     return strategy.start(grid, initial, num_rounds=ROUNDS)
 
 
@@ -66,14 +66,22 @@ def assert_same_end(result: Result, run: Run) -> None:
         assert metrics[name] == pytest.approx(run.summary[whose][what]["mean"], rel=1e-12)
 
 
-@pytest.mark.parametrize("scheme", FEDERATED)
-def test_flowers_own_loop_ends_with_the_bits_of_ours(scheme: str, finished: Finished) -> None:
+# An optimizer that keeps its moments, in a node's Context here, and slows down.
+KEEPING = {"optimizer": "adam", "optimizer_state": "keep", "lr": 0.02, "lr_decay_per_step": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "more"), [*((scheme, {}) for scheme in FEDERATED), ("apfl", KEEPING)]
+)
+def test_flowers_own_loop_ends_with_the_bits_of_ours(
+    scheme: str, more: dict[str, Any], finished: Finished
+) -> None:
     grid = LocalNodes(NODES, client_app(model_for(scheme), DATA))
     try:
-        result = started(scheme, grid)
+        result = started(scheme, grid, **more)
     finally:
         grid.close()
-    assert_same_end(result, finished(ours(scheme)))
+    assert_same_end(result, finished(ours(scheme, **more)))
 
 
 def test_flowers_simulation_ends_with_the_bits_of_our_loop(finished: Finished) -> None:

@@ -19,10 +19,21 @@ from bouquet.strategies.fedavg import FedAvg
 from bouquet.testing import LAWS, check_scheme
 
 Room = Callable[[str], Laboratory]
-every_scheme = pytest.mark.parametrize("scheme", list(SCHEMES))
+
+# Local optimizers whose moments are kept, each in a scheme that moves other parts, and steps of
+# falling size on inputs that are changed.
+KEPT = {"optimizer_state": "keep", "lr": 0.02}
+OPTIMIZED: dict[str, dict[str, Any]] = {
+    "apfl, momentum": {"optimizer": "momentum", "lr_decay_per_step": 0.01, **KEPT},
+    "ditto, nesterov": {"optimizer": "nesterov", "augment": "tests.zoo:jitter", **KEPT},
+    "fedalt, adam": {"optimizer": "adam", "lr_decay_per_step": 0.01, **KEPT},
+    "fedavg, adamw": {"optimizer": "adamw", "decoupled_weight_decay": 0.01, **KEPT},
+}
+ALL = [*SCHEMES, *OPTIMIZED]
+every_scheme = pytest.mark.parametrize("scheme", ALL)
 
 # What a scheme cannot do without: linear models, everyone taking part.
-NEEDS: dict[str, dict[str, Any]] = {
+NEEDS: dict[str, dict[str, Any]] = OPTIMIZED | {
     "mocha": {"model": {"name": "linear"}},
     "dfedu": {"clients_per_round": 0},
     "centralized": {"clients_per_round": 0},
@@ -37,8 +48,9 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Room:
     rooms: dict[str, Laboratory] = {}
 
     def of(scheme: str) -> Laboratory:
-        folder = rooms[scheme].folder if scheme in rooms else tmp_path_factory.mktemp(scheme)
-        return rooms.setdefault(scheme, Laboratory(scheme, folder, NEEDS.get(scheme, {})))
+        folder = rooms[scheme].folder if scheme in rooms else tmp_path_factory.mktemp("room")
+        name = scheme.partition(",")[0]
+        return rooms.setdefault(scheme, Laboratory(name, folder, NEEDS.get(scheme, {})))
 
     return of
 
@@ -53,8 +65,8 @@ def test_every_scheme_keeps_the_law(scheme: str, law: str, room: Room) -> None:
 def ray_runs(tmp_path_factory: pytest.TempPathFactory, room: Room) -> dict[str, Path]:
     """Every scheme on Flower's simulation engine, which takes long enough to start once."""
     folder = tmp_path_factory.mktemp("ray")
-    simulate([Job(room(s).settings(), RunFolder(folder / s)) for s in SCHEMES], "ray")
-    return {scheme: folder / scheme for scheme in SCHEMES}
+    simulate([Job(room(s).settings(), RunFolder(folder / s)) for s in ALL], "ray")
+    return {scheme: folder / scheme for scheme in ALL}
 
 
 @every_scheme

@@ -61,6 +61,7 @@ BAD: dict[str, tuple[Callable[[RecordDict], object], str]] = {
     "a round that is no number": (words(round="2"), "round must be a whole number"),
     "a round that is true": (words(round=True), "round must be a whole number"),
     "round 0": (words(round=0), "at least 1"),
+    "a stage yet to come": (words(**{"first-round": 3}), "first-round must be .* from 1 to 2"),
     "a client twice": (words(clients=["000", "000"]), "different ids"),
     "clients that are no list": (words(clients="000"), "clients must be a list"),
     "a learning rate that is NaN": (words(lr=float("nan")), "lr must be"),

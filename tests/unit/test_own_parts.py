@@ -423,7 +423,7 @@ def test_own_parts_give_the_same_bits_on_ray(start: Callable[..., Run]) -> None:
     assert runs[0].clients == runs[1].clients
 
 
-@pytest.mark.parametrize("key", ["data.name", "loss", "metric", "model.name"])
+@pytest.mark.parametrize("key", ["data.name", "loss", "metric", "model.name", "augment"])
 def test_a_device_loads_no_part_its_owner_did_not_allow(key: str, tmp_path: Path) -> None:
     trap = tmp_path / "trap.py"
     trap.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')")

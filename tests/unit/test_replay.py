@@ -13,6 +13,7 @@ from torch.func import vmap
 
 from bouquet.core import cohort, compiling, replay
 from bouquet.core.descent import Sgd, descend, slope_in_vmap
+from bouquet.core.optimizers import Optimizer
 from bouquet.core.scheme import Work
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Tree
@@ -65,7 +66,8 @@ def batches(seed: int = 0, last: float = 1.0) -> list[Batch]:
     weight = torch.full((STEPS, EXAMPLES), 1 / EXAMPLES, dtype=torch.float64)
     active = torch.ones(STEPS, dtype=torch.float64)
     active[-1] = last
-    return [Batch(*parts) for parts in zip(x, y, weight, active, strict=True)]
+    found = [Batch(*parts) for parts in zip(x, y, weight, active, strict=True)]
+    return [one._replace(pace=one.pace.double() / (1 + place)) for place, one in enumerate(found)]
 
 
 def loss(w: Tree, batch: Batch) -> Tensor:
@@ -101,30 +103,44 @@ RULES: dict[str, dict[str, Any]] = {
     "clipped as one": {"clip": 0.3, "clip_all": True},
     "decayed": {"decoupled_decay": 0.1},
 }
+MORE_RULES: dict[str, dict[str, Any]] = {
+    "with momentum": {"optimizer": Optimizer("momentum"), "clip": 0.3},
+    "by adam": {"optimizer": Optimizer("adam"), "decoupled_decay": 0.1},
+    "slowing down": {"paced": True},
+}
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "rule"),
+    [(way, rule) for way in WAYS for rule in RULES] + [("projected", rule) for rule in MORE_RULES],
+)
 def test_a_recorded_step_is_the_step(way: str, rule: str) -> None:
-    plain, recorded = (replace(sgd, **RULES[rule]) for sgd in (PLAIN, RECORDED))
+    told = (RULES | MORE_RULES)[rule]
+    plain, recorded = (replace(sgd, **told) for sgd in (PLAIN, RECORDED))
     expected = descend(mixed, mixture(1), batches(), plain, **WAYS[way])
     assert near(descend(mixed, mixture(1), batches(), recorded, **WAYS[way]), expected)
     assert recordings() == 1
     assert not near(expected, mixture(1))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_the_steps_of_many_clients_are_those_of_each(way: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "rule"),
+    [(way, "plain") for way in WAYS]
+    + [("projected", "by adam"), ("one part held", "slowing down")],
+)
+def test_the_steps_of_many_clients_are_those_of_each(way: str, rule: str) -> None:
     """Side by side: one of them takes a step less than the others."""
+    told = (RULES | MORE_RULES)[rule]
+    plain, recorded = (replace(sgd, **told) for sgd in (PLAIN, RECORDED))
     points = [mixture(seed) for seed in range(CLIENTS)]
     rounds = [batches(seed, last=float(seed > 0)) for seed in range(CLIENTS)]
     stacked = torch.utils._pytree.tree_map(lambda *all_: torch.stack(all_), *points)
     steps = torch.utils._pytree.tree_map(lambda *all_: torch.stack(all_), *rounds)
-    found = vmap(lambda point, own: descend(mixed, point, own, RECORDED, **WAYS[way]))(
+    found = vmap(lambda point, own: descend(mixed, point, own, recorded, **WAYS[way]))(
         stacked, steps
     )
     for client in range(CLIENTS):
-        alone = descend(mixed, points[client], rounds[client], PLAIN, **WAYS[way])
+        alone = descend(mixed, points[client], rounds[client], plain, **WAYS[way])
         assert near(torch.utils._pytree.tree_map(lambda all_: all_[client], found), alone)  # noqa: B023
     assert recordings() == 1
 

@@ -20,7 +20,7 @@ FLOORS = [
     "stages",
     "checks",
     "settings",
-    "probe continuing objects progress parts",
+    "probe continuing objects progress parts augmentation",
     "problem",
     "client_app server_app",
     "engines",

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from bouquet.core.descent import Sgd, Step, descend
+from bouquet.core.statistics import Followed
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Tree
 
@@ -85,6 +86,9 @@ class Work:
             Applied after every step, for example to stay in [0, 1].
         """
         sgd = replace(self.sgd, lr=lr) if lr else self.sgd
+        if self.task.statistics:
+            followed = Followed(objective, project)
+            objective, project = followed.objective, followed.project
         if isinstance(point, dict):
             moving: Any = None
         else:

@@ -44,26 +44,26 @@ def probed(task: Task, x: Tensor) -> Task:
     return replace(known, whole=known.draws or known.whole or _mixes(known, weights, x))
 
 
-def refuse_single_examples(model: str, task: Task, data: FederatedData, batch_size: int) -> None:
-    """Say early that a model which takes statistics over a batch cannot do with one example."""
-    learns, judges = (
-        _fails(lambda: task.training_output(task.initial, data.x[:1], seed=0)),
-        _fails(lambda: task.output(task.initial, data.x[:1])),
-    )
-    for client, split in data.clients.items() if learns or judges else ():
-        count = len(split.train)
-        size = min(batch_size or count, count)
-        trained = f"a batch of training examples (batch-size {batch_size}, try another)"
-        for what, least, fails in (
-            (trained, count % size or size, learns),
-            ("its test part", len(split.test), judges),
-            ("its validation part", len(split.validation), judges),
+def paired(model: str, task: Task, data: FederatedData, batch_size: int) -> Task:
+    """The task with whether its model can learn from one example.
+
+    Where it cannot, because it takes statistics over a batch, and has to, that is refused early.
+    """
+    learns = not _fails(lambda: task.training_output(task.initial, data.x[:1], seed=0))
+    judges = not _fails(lambda: task.output(task.initial, data.x[:1]))
+    for client, split in data.clients.items():
+        for what, count, works in (
+            (f"batch of training examples (batch-size {batch_size})", batch_size, learns),
+            ("training part", len(split.train), learns),
+            ("test part", len(split.test), judges),
+            ("validation part", len(split.validation), judges),
         ):
-            if least == 1 and fails:
+            if count == 1 and not works:
                 raise BadInput(
                     f"model.name {model!r} takes statistics over a batch and fails on one example, "
-                    f"but of client {client} {what} has just one."
+                    f"but of client {client} a {what} has just one."
                 )
+    return replace(task, paired=not learns)
 
 
 def _fails(call: Callable[[], object]) -> bool:

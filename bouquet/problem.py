@@ -29,7 +29,7 @@ from bouquet.models import (
     rest,
 )
 from bouquet.parts import loss_of, metric_of, try_measures
-from bouquet.probe import probed, refuse_single_examples
+from bouquet.probe import paired, probed
 from bouquet.settings import AMP, Settings
 
 # The one learner of a scheme that pools the clients' data.
@@ -214,9 +214,7 @@ def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
             f"cohort must be 'auto' or 'loop' for model.name {model!r}, not 'vmap': it draws at "
             "random or takes statistics over a batch, so its clients train one by one."
         )
-    if known.whole:
-        refuse_single_examples(model, known, data, settings.run.batch_size)
-    return known
+    return paired(model, known, data, settings.run.batch_size) if known.whole else known
 
 
 @functools.lru_cache(maxsize=1)

@@ -85,7 +85,9 @@ def step(
     # Imported here: nodes use schemes too, and have no need of Flower's strategies.
     from bouquet.flower.optimizers import flower_step
 
-    trees = (without_statistics(w), without_statistics(mean), moment1, moment2)
+    weights = without_statistics(w)
+    # FedAvgM goes by the order of the names.
+    trees = (weights, {name: mean[name] for name in weights}, moment1, moment2)
     new, *moments = flower_step(optimizer, round_, *map(pack, trees))
     stepped = mean | _like(w, unpack(new))
     return stepped, *(_like(w, unpack(moment)) for moment in moments)  # type: ignore[return-value]

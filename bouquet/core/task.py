@@ -91,6 +91,8 @@ class Task:
         The type of the model's products while it learns, where that is not the weights' own.
     constants : Tree
         The model's buffers that do not change: its own, and statistics that are frozen.
+    paired : bool
+        Whether the model cannot learn from a batch of one example.
     """
 
     module: nn.Module
@@ -105,6 +107,7 @@ class Task:
     metric: Metric = ACCURACY
     amp: torch.dtype | None = None
     constants: Tree = field(default_factory=dict)
+    paired: bool = False
 
     def starting(self, weights: Tree) -> "Task":
         """The same task, some of whose weights and constants are others."""

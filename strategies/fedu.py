@@ -34,10 +34,10 @@ from bouquet.core.trees import (
     Forest,
     Nothing,
     Tree,
-    is_statistic,
     mean_of_rows,
     rows,
     stack_trees,
+    without_statistics,
 )
 from bouquet.strategies.graphs import OnGraph
 
@@ -87,11 +87,9 @@ def mix_in(own: Tree, sums: Tree, degree: Tensor, pace: Tensor) -> Tree:
     def by_client(value: Tensor, like: Tensor) -> Tensor:
         return value.to(like.dtype).reshape(value.shape + (1,) * (like.ndim - value.ndim))
 
-    return {
-        name: value
-        if is_statistic(name)
-        else value - by_client(pace, value) * (by_client(degree, value) * value - sums[name])
-        for name, value in own.items()
+    return own | {
+        name: value - by_client(pace, value) * (by_client(degree, value) * value - sums[name])
+        for name, value in without_statistics(own).items()
     }
 
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from bouquet.core.config import MOST_STEPS, key
 from bouquet.core.scheme import Averaging, Model, Round, Work
 from bouquet.core.task import Batch, Task
-from bouquet.core.trees import Tree, distance, half_square, is_statistic, norm, toward
+from bouquet.core.trees import Tree, distance, half_square, norm, toward, without_statistics
 
 
 class Personal(NamedTuple):
@@ -81,10 +81,7 @@ class PFedMe(Averaging[Personal]):
         for batch in work.batches:
             theta = self.solved(work, theta, w, batch)
             step = work.sgd.lr * self.strength * batch.active
-            w = {
-                name: theta[name] if is_statistic(name) else value - step * (value - theta[name])
-                for name, value in w.items()
-            }
+            w = theta | {n: v - step * (v - theta[n]) for n, v in without_statistics(w).items()}
         return Model(w), Personal(theta, torch.ones_like(personal.begun))
 
     def solved(self, work: Work, theta: Tree, centre: Tree, batch: Batch) -> Tree:

@@ -30,7 +30,7 @@ from torch import Tensor
 from bouquet.core.config import key
 from bouquet.core.scheme import Round, Scheme, Work
 from bouquet.core.task import Batch, Task
-from bouquet.core.trees import Tree, dot, is_statistic, norm, without_statistics
+from bouquet.core.trees import Tree, dot, norm, without_statistics
 
 
 class Personal(NamedTuple):
@@ -86,8 +86,9 @@ class Scaffold(Scheme[Personal, Pair, Pair, Pair]):
         y = work.descend(objective, x, work.batches)
         taken = torch.stack([batch.active for batch in work.batches]).sum()
         new = {n: c_i[n] - c[n] + (x[n] - y[n]) / (taken * work.sgd.lr) for n in c}
-        moved = {n: value if is_statistic(n) else value - x[n] for n, value in y.items()}
-        return Pair(moved, {n: new[n] - c_i[n] for n in c}), Personal(new)
+        moved = y | {n: y[n] - x[n] for n in c}
+        change = Pair(moved, {n: new[n] - c_i[n] for n in c})
+        return change, Personal(new)
 
     def predictor(self, work: Work, payload: Pair, personal: Personal) -> Tree:
         """The shared model."""
@@ -106,10 +107,7 @@ class Scaffold(Scheme[Personal, Pair, Pair, Pair]):
         share = len(uploads.clients) / len(uploads.federation.members)
         mean = uploads.mean
         return Pair(
-            {
-                n: mean.w[n] if is_statistic(n) else value + self.server_lr * mean.w[n]
-                for n, value in server.w.items()
-            },
+            mean.w | {n: server.w[n] + self.server_lr * mean.w[n] for n in server.c},
             {n: value + share * mean.c[n] for n, value in server.c.items()},
         )
 

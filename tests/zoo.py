@@ -129,6 +129,9 @@ class Quiet(nn.Module):
 class Folded(nn.Module):
     """Batch norm in a small convolution network, with a mask and an order that never change."""
 
+    order: Tensor
+    mask: Tensor
+
     def __init__(self, shape: Shape, classes: int, momentum: float | None = 0.1) -> None:
         super().__init__()
         self.side = math.isqrt(math.prod(shape))
@@ -154,6 +157,9 @@ class Cumulative(Folded):
 
 class Centred(nn.Module):
     """A statistic of a user's own, made anew by every batch, and a count of examples."""
+
+    centre: Tensor
+    seen: Tensor
 
     def __init__(self, shape: Shape, classes: int) -> None:
         super().__init__()

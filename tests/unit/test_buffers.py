@@ -22,7 +22,7 @@ from bouquet.core.scheme import Federation, Member, Model, Work
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Nothing, Tree, flatten, is_statistic, pick, plain
 from bouquet.laboratory import Laboratory
-from bouquet.models import build, buffers_of, named_splits, offers, personal_names
+from bouquet.models import buffers_of, build, named_splits, offers, personal_names
 from bouquet.problem import Problem, problem
 from bouquet.rebuild import predictor_of, shared_model
 from bouquet.settings import Settings, parse
@@ -336,7 +336,7 @@ def played(
     for number in (1, 2, 3):
         server, kept = play(scheme, server, federation, works, kept, number)
     received = scheme.downlink(server, ids)
-    held, models = flatten(server), {}
+    held, models = flatten(server), dict[str, Tensor]()
     for place, one in enumerate(ids):
         held |= {f"{one}/{name}": value for name, value in flatten(kept[one]).items()}
         own = scheme.predictor(works[one], row_of(scheme, received, place), kept[one])
@@ -420,7 +420,7 @@ def test_files_load_into_the_plain_model(averaged: Run, tmp_path: Path) -> None:
     x = torch.rand(3, 64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch would rather have its newer formats
-        script = torch.jit.load(tmp_path / "000.pt")  # type: ignore[no-untyped-call]
+        script = torch.jit.load(tmp_path / "000.pt")
     torch.testing.assert_close(script(x), module.eval()(x))
 
 

@@ -1,5 +1,6 @@
 """Batch norm and other buffers: what follows training, what is averaged, kept and left alone."""
 
+import re
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -36,6 +37,7 @@ from tests import zoo
 from tests.conftest import Run, kebab
 
 Start = Callable[..., Run]
+GUIDE = Path(__file__).parents[2] / "docs" / "models.md"
 
 
 @pytest.fixture(autouse=True)
@@ -109,21 +111,11 @@ def test_a_client_learns_what_a_plain_loop_learns(model: str) -> None:
         torch.testing.assert_close(task.output(upload.w, x), module.eval()(x), rtol=0, atol=1e-12)
 
 
-STOCK = """
-from torch import nn
-from torchvision.models import resnet18
-
-def net(shape, classes):
-    stock = resnet18(num_classes=classes)
-    stock.conv1 = nn.Conv2d(1, 64, 3, padding=1, bias=False)
-    return nn.Sequential(nn.Unflatten(1, (1, 8, 8)), stock)
-"""
-
-
 @pytest.fixture
 def stock(tmp_path: Path) -> str:
-    """Torchvision's ResNet-18, batch norm and in-place ReLU and all, for images of one channel."""
-    (tmp_path / "stock.py").write_text(STOCK)
+    """Torchvision's ResNet-18, batch norm and in-place ReLU and all, as the guide has it."""
+    (code,) = re.findall(r"^```py\n(.*?)^```$", GUIDE.read_text(), re.M | re.S)
+    (tmp_path / "stock.py").write_text(code)
     return f"{tmp_path / 'stock.py'}:net"
 
 

@@ -296,7 +296,7 @@ def test_nodes_use_the_buffers_that_the_server_has(statistics: str) -> None:
     losses = []
     with torch.no_grad():
         for place in range(3):
-            x, y, x_test, y_test = map(torch.as_tensor, examples(place))
+            _, _, x_test, y_test = map(torch.as_tensor, examples(place))
             losses.append(float(cross_entropy(module(x_test.float()), y_test)))
     same = metrics["shared_loss"] == pytest.approx(sum(losses) / 3, rel=1e-5)
     assert same == (statistics == "frozen")  # else they have seen batches

@@ -269,5 +269,5 @@ def test_running_statistics_judge_a_single_example(
     np.savez(tmp_path / "ann" / "all.npz", x=np.eye(8), y=np.arange(8) % CLASSES)
     keys = {"data": {"name": "folder", "path": str(tmp_path), "test_fraction": 0.12}}
     settings = parse(kebab({**keys, "batch_size": 0, "model": {"name": f"tests.zoo:{model}"}}))
-    with pytest.raises(BadInput, match="its test part") if refused else nullcontext():
+    with pytest.raises(BadInput, match="client ann a test part") if refused else nullcontext():
         assert len(problem(settings).data.clients["ann"].test) == 1

@@ -21,7 +21,21 @@ from bouquet.core.descent import Sgd
 from bouquet.core.round import play, row_of
 from bouquet.core.scheme import Federation, Member, Model, Work
 from bouquet.core.task import Batch, Task
-from bouquet.core.trees import Nothing, Tree, flatten, is_statistic, pick, plain
+from bouquet.core.trees import (
+    Nothing,
+    Tree,
+    add,
+    distance,
+    dot,
+    flatten,
+    half_square,
+    is_statistic,
+    mix,
+    norm,
+    pick,
+    plain,
+    toward,
+)
 from bouquet.laboratory import Laboratory
 from bouquet.models import buffers_of, build, named_splits, offers, personal_names
 from bouquet.problem import Problem, problem
@@ -147,6 +161,16 @@ def test_frozen_statistics_are_used_in_training_and_never_change() -> None:
 
 
 # Steps derived by hand
+
+
+def test_arithmetic_on_trees_leaves_statistics_alone() -> None:
+    """Inner products, distances and sums are those of the weights; no step goes beyond a mean."""
+    one, other = ({"w": torch.tensor(x), "r~": torch.tensor(x)} for x in (3.0, 1.0))
+    assert (float(dot(one, other)), float(half_square(one, other))) == (3.0, 2.0)
+    assert (float(norm(one)), float(distance(one, other))) == (3.0, 2.0)
+    assert add(one, {"w": torch.tensor(1.0)}) == {"w": 4.0, "r~": 3.0}
+    assert toward(one, other, 2.0) == {"w": -1.0, "r~": 1.0}
+    assert mix(one, other, 0.5) == {"w": 2.0, "r~": 2.0}
 
 
 class Line(nn.Module):

@@ -150,6 +150,20 @@ def check_precision(run: "RunConfig", scheme: AnyScheme) -> None:
         )
 
 
+def check_statistics(run: "RunConfig", scheme: AnyScheme) -> None:
+    """Statistics are personal where parts of a model are; elsewhere whole models are."""
+    if run.statistics == "personal" and not _splits(scheme):
+        known = ", ".join(name for name, one in SCHEMES.items() if _splits(one()))
+        raise BadInput(
+            f"statistics must be 'average' or 'frozen' for {run.scheme}, not 'personal', which "
+            f"goes with the schemes that split a model: {known}."
+        )
+
+
+def _splits(scheme: AnyScheme) -> bool:
+    return scheme.stateful and scheme.personal_part("full") != "none"
+
+
 def check_join(join: "JoinConfig", run: "RunConfig") -> None:
     """Clients can only come late to a run that lasts, and to a scheme that has clients."""
     if join.clients and join.round > run.rounds:

@@ -1,16 +1,17 @@
 """What a user's own model does with a batch, found out by asking it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from bouquet.core.chance import Seeded
 from bouquet.core.errors import BadInput
 from bouquet.core.task import Task
-from bouquet.core.trees import Tree
+from bouquet.core.trees import Tree, is_statistic
 from bouquet.data import FederatedData
+from bouquet.models import changed
 
 
 def probed(task: Task, x: Tensor) -> Task:
@@ -24,48 +25,62 @@ def probed(task: Task, x: Tensor) -> Task:
         The examples there are.
     """
     weights = _some_weights(task)
+    before = {name: value.clone() for name, value in task.constants.items()}
     with Seeded(0) as seeded:
-        once = functional_call(task.module, weights, (x[:2],))
+        once = task.training_output(weights, x[:2], seed=0)
     with Seeded(0):
-        again = functional_call(task.module, weights, (x[:2],))
+        again = task.training_output(weights, x[:2], seed=0)
+    for name in sorted(changed(before, task.constants)):
+        raise BadInput(
+            f"The model's buffer {name!r} is changed in training, but not saved with the model or "
+            "not changed by every batch: make it a persistent buffer that is, or leave it as it is."
+        )
     if not torch.equal(once, again) and not once.isnan().any():
         raise BadInput(
             "The model draws at random in a way that cannot be seeded: it must use torch's own "
             "draws, without a generator of its own."
         )
     known = replace(task, draws=seeded.drew)
-    return replace(known, whole=known.draws or _mixes(known, weights, x))
+    return replace(known, whole=known.draws or known.whole or _mixes(known, weights, x))
 
 
-def refuse_single_examples(model: str, task: Task, data: FederatedData, batch_size: int) -> None:
-    """Say early that a model which takes statistics over a batch cannot do with one example."""
-    try:
-        task.output(task.initial, data.x[:1])
-        task.training_output(task.initial, data.x[:1], seed=0)
-    except (RuntimeError, ValueError):
-        pass
-    else:
-        return
+def paired(model: str, task: Task, data: FederatedData, batch_size: int) -> Task:
+    """The task with whether its model can learn from one example.
+
+    Where it cannot, because it takes statistics over a batch, and has to, that is refused early.
+    """
+    learns = not _fails(lambda: task.training_output(task.initial, data.x[:1], seed=0))
+    judges = not _fails(lambda: task.output(task.initial, data.x[:1]))
     for client, split in data.clients.items():
-        count = len(split.train)
-        size = min(batch_size or count, count)
-        for what, least in (
-            (f"a batch of training examples (batch-size {batch_size})", count % size or size),
-            ("its test part", len(split.test)),
-            ("its validation part", len(split.validation)),
+        for what, count, works in (
+            (f"batch of training examples (batch-size {batch_size})", batch_size, learns),
+            ("training part", len(split.train), learns),
+            ("test part", len(split.test), judges),
+            ("validation part", len(split.validation), judges),
         ):
-            if least == 1:
+            if count == 1 and not works:
                 raise BadInput(
                     f"model.name {model!r} takes statistics over a batch and fails on one example, "
-                    f"but of client {client} {what} has just one."
+                    f"but of client {client} a {what} has just one."
                 )
+    return replace(task, paired=not learns)
+
+
+def _fails(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except (RuntimeError, ValueError):
+        return True
+    return False
 
 
 def _some_weights(task: Task) -> Tree:
     """Weights none of which is 0: a part that starts at 0 would hide what is behind it."""
     rng = torch.Generator().manual_seed(0)
     return {
-        name: (value + 0.1 * torch.randn(value.shape, generator=rng)).to(value.dtype)
+        name: value
+        if is_statistic(name)
+        else (value + 0.1 * torch.randn(value.shape, generator=rng)).to(value.dtype)
         for name, value in task.initial.items()
     }
 

@@ -19,9 +19,18 @@ from bouquet.core.trees import (
 )
 from bouquet.data import DataConfig, FederatedData, load
 from bouquet.imports import is_path
-from bouquet.models import Maker, build, layout_of, personal_names, refuse_inputs, refuse_output
+from bouquet.models import (
+    Maker,
+    buffers_of,
+    build,
+    named_splits,
+    personal_names,
+    refuse_inputs,
+    refuse_output,
+    rest,
+)
 from bouquet.parts import loss_of, metric_of, try_measures
-from bouquet.probe import probed, refuse_single_examples
+from bouquet.probe import paired, probed
 from bouquet.settings import AMP, Settings
 
 # The one learner of a scheme that pools the clients' data.
@@ -57,7 +66,9 @@ class Problem:
         """The task where the work is done; one object, which recorded steps are known by."""
         if self.device == CPU:
             return self.task
-        return replace(self.task, initial=moved(self.task.initial, self.device))
+        task = self.task
+        initial, constants = (moved(tree, self.device) for tree in (task.initial, task.constants))
+        return replace(task, initial=initial, constants=constants)
 
     @property
     def x(self) -> Tensor:
@@ -88,24 +99,32 @@ def make_task(
     initial = {name: value.detach() for name, value in module.named_parameters()}
     if init is not None:
         initial = {name: init.to(settings.dtype) for name in initial}
-    names = personal_names(list(initial), personal.split, layout_of(module).splits)
+    statistics, constants = buffers_of(module, input_shape, settings.dtype)
+    names = personal_names([*initial, *statistics], personal.split, named_splits(module))
     # On meta, the module is the structure without a second copy of the weights.
     structure = module.to("meta").train()
     run = settings.run
+    if run.statistics == "frozen":
+        rest(structure, statistics)
+        statistics, constants = {}, constants | statistics
+    if run.statistics == "personal":
+        names = names.union(statistics)
     # Models of ours are what their keys say; a user's own may be anything.
     ours = make is None and not is_path(settings.model.name)
     options = (run.weight_decay, run.loss, run.amp)
     kind = (settings.model, personal, input_shape, classes, *options)
     return Task(
         structure,
-        initial,
+        initial | statistics,
         classes,
-        names,
+        names.intersection(initial | statistics),
         run.weight_decay,
+        whole=bool(statistics),
         kind=kind if ours else None,
         criterion=loss_of(run.loss, classes),
         metric=metric_of(run.metric),
         amp=AMP[run.amp],
+        constants=constants,
     )
 
 
@@ -128,10 +147,11 @@ def problem(
 
 def started_from(loaded: Problem, weights: Tree) -> Problem:
     """The same problem, some of whose weights start where an earlier stage left them."""
-    initial = loaded.task.initial
-    if fingerprint(weights) != fingerprint({n: v for n, v in initial.items() if n in weights}):
+    task = loaded.task
+    known = {n: v for n, v in (task.constants | task.initial).items() if n in weights}
+    if fingerprint(weights) != fingerprint(known):
         raise BadInput("The weights this stage starts from do not fit this node's model.")
-    return replace(loaded, task=replace(loaded.task, initial=initial | weights))
+    return replace(loaded, task=task.starting(weights))
 
 
 def _stamps(settings: Settings) -> Stamps:
@@ -200,9 +220,7 @@ def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
             f"cohort must be 'auto' or 'loop' for model.name {model!r}, not 'vmap': it draws at "
             "random or takes statistics over a batch, so its clients train one by one."
         )
-    if known.whole:
-        refuse_single_examples(model, known, data, settings.run.batch_size)
-    return known
+    return paired(model, known, data, settings.run.batch_size) if known.whole else known
 
 
 @functools.lru_cache(maxsize=1)

@@ -69,7 +69,7 @@ def shared_model(run: Path) -> nn.Module:
             chosen.dtype,
             replace(chosen.personal, split=chosen.split),
         )
-        module.load_state_dict(strategy.shared)
+        module.load_state_dict(strategy.task.state_dict(strategy.shared))
     return module.eval()
 
 

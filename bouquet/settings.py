@@ -23,6 +23,7 @@ from bouquet.checks import (
     check_optimizer,
     check_precision,
     check_schedule,
+    check_statistics,
 )
 from bouquet.core.config import (
     MOST_STEPS,
@@ -136,6 +137,12 @@ class RunConfig:
     )
     decoupled_weight_decay: float = key(
         0.0, "strength of decay beside the gradient, not clipped, as in AdamW; 0 = none", low=0.0
+    )
+    statistics: str = key(
+        "average",
+        "batch norm's running statistics and other buffers that training changes: average them as "
+        "weights, keep them personal (in schemes that split a model), or leave them as they start",
+        choices=("average", "personal", "frozen"),
     )
     loss: str = key(
         "auto",
@@ -434,6 +441,7 @@ def parse(
     )
     check_optimizer(run, settings.scheme)
     check_precision(run, settings.scheme)
+    check_statistics(run, settings.scheme)
     if run.pipeline:  # a stage's wrong key is refused now, not when its turn comes
         for stage in settings.stages:
             check_schedule(settings.in_stage(stage).run, stage.last - stage.first + 1)

@@ -186,6 +186,8 @@ def _introduce(node: Node, context: Context) -> RecordDict:
         note["class-names"] = list(data.names)
     if data.inputs:
         note["input-names"] = list(data.inputs)
+    if node.problem.task.buffers:
+        note["buffers"] = list(node.problem.task.buffers)
     first = not context.node_config.get("partition-id", 0)  # a simulation's nodes load the same
     warning = size_warning(data.x, node.settings.data.scale) if first else ""
     if warning and device(context.node_config) is not None:  # what its data are like stays there

@@ -255,7 +255,8 @@ class Node:
 
     def _batches(self, clients: list[str], plan: Plan, purpose: str, round_: int) -> Batch:
         train = [self._train_examples(client) for client in clients]
-        plan = replace(plan, chance=self.problem.task.draws)
+        task = self.problem.task
+        plan = replace(plan, chance=task.draws, paired=task.paired)
         seeds = (self.settings.run.seed, purpose, round_)
         drawn = draw(clients, train, plan, seeds, self.settings.dtype)
         batches = gather(self.problem.x, self.problem.y, drawn)

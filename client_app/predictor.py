@@ -36,7 +36,7 @@ class Predictor:
     dtype : torch.dtype
         Of examples: whole numbers for text.
     weights : Tree
-        The model's parameters.
+        The model's parameters and buffers.
     module : Module
         The model with these weights. It takes inputs as they were measured: what
         ``data.missing`` and ``data.scale`` do to them is part of it.
@@ -100,7 +100,8 @@ def save_predictor(
     if client in data.prepared:
         header["preparation"] = data.prepared[client].to_json()
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / f"{file_name(client)}.safetensors", seal(FORMAT, header, weights))
+    path = folder / f"{file_name(client)}.safetensors"
+    write_atomically(path, seal(FORMAT, header, task.state_dict(weights)))
 
 
 def read_predictor(path: Path) -> Predictor:

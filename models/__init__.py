@@ -1,8 +1,9 @@
 """The models clients train, and which of their parameters are personal."""
 
+from bouquet.models.buffers import buffers_of, changed, rest
 from bouquet.models.config import Layout, ModelConfig
 from bouquet.models.custom import Maker, refuse_output
-from bouquet.models.splits import PersonalConfig, layout_of, offers, personal_names
+from bouquet.models.splits import PersonalConfig, layout_of, named_splits, offers, personal_names
 from bouquet.models.zoo import MODELS, ModelInfo, build, refuse_inputs
 
 __all__ = [
@@ -12,10 +13,14 @@ __all__ = [
     "ModelConfig",
     "ModelInfo",
     "PersonalConfig",
+    "buffers_of",
     "build",
+    "changed",
     "layout_of",
+    "named_splits",
     "offers",
     "personal_names",
     "refuse_inputs",
     "refuse_output",
+    "rest",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from bouquet.core.errors import BadInput
+from bouquet.core.trees import is_statistic
 from bouquet.imports import imported
 from bouquet.models.config import Shape
 from bouquet.models.vision import with_torchvision
@@ -59,23 +60,27 @@ def refuse_output(path: str, output: Tensor, y: Tensor, classes: int) -> None:
 
 
 def _refuse_state(path: str, module: nn.Module) -> None:
-    """Refuse what a message with the parameters would not carry."""
-    buffers = [name for name, _ in module.named_buffers()]
-    if buffers:
-        raise BadInput(
-            f"model.name {path!r} must keep nothing but parameters, and has the buffer "
-            f"{buffers[0]!r}: use group norm instead of batch norm, and make constants in forward."
-        )
+    """Refuse what has nothing to train, or more than one name, or one that has another meaning."""
     every = list(module.named_parameters(remove_duplicate=False))
     if not every:
         raise BadInput(f"model.name {path!r} must have parameters to train, and has none.")
-    repeated = [one for one, count in Counter(id(p) for _, p in every).items() if count > 1]
-    for one in repeated:
-        tied = [name for name, parameter in every if id(parameter) == one]
-        raise BadInput(
-            f"model.name {path!r} must not have a parameter under two names, such as "
-            f"{tied[0]!r} and {tied[1]!r}: use one of them in both places."
-        )
+    for what, named in (
+        ("parameter", every),
+        ("buffer", list(module.named_buffers(remove_duplicate=False))),
+    ):
+        repeated = [one for one, count in Counter(id(p) for _, p in named).items() if count > 1]
+        for one in repeated:
+            tied = [name for name, tensor in named if id(tensor) == one]
+            raise BadInput(
+                f"model.name {path!r} must not have a {what} under two names, such as "
+                f"{tied[0]!r} and {tied[1]!r}: use one of them in both places."
+            )
+        for name, _ in named:
+            if is_statistic(name):
+                raise BadInput(
+                    f"model.name {path!r} must not have a {what} whose name ends in '~', such as "
+                    f"{name!r}."
+                )
 
 
 def _words(shape: Shape) -> str:

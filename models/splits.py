@@ -8,7 +8,9 @@ from torch import nn
 
 from bouquet.core.config import key
 from bouquet.core.errors import BadInput
+from bouquet.core.trees import is_statistic, plain
 from bouquet.models.adapters import add_adapters, add_head, split_input
+from bouquet.models.buffers import batch_norms
 from bouquet.models.config import Layout
 
 # The splits that add parts of their own to a model, and what those are called.
@@ -17,6 +19,7 @@ ADDED = {
     "split-input": "*.personal.*",
     "additive-head": "*.personal.* *.mix",
 }
+BATCH_NORM = "batch-norm"
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,8 @@ class PersonalConfig:
 
     split: str = key(
         "output",
-        "personal parameters: input, output, adapter, split-input, additive-head (see "
-        "`bouquet models NAME`), full, none, or a pattern of names",
+        "personal parameters: input, output, adapter, split-input, additive-head, batch-norm "
+        "(see `bouquet models NAME`), full, none, or a pattern of names",
     )
     bottleneck: int = key(16, "adapter: numbers a linear layer's adapter goes through", low=1)
     inputs: float = key(
@@ -44,6 +47,12 @@ def layout_of(module: nn.Module) -> Layout:
     return found if isinstance(found, Layout) else Layout(output="")
 
 
+def named_splits(module: nn.Module) -> dict[str, str]:
+    """The patterns of the splits that a model names, and of its batch-norm layers."""
+    norms = {BATCH_NORM: " ".join(f"{name}.*".lstrip(".") for name in batch_norms(module))}
+    return {**norms, **layout_of(module).splits}
+
+
 def offers(module: nn.Module) -> list[str]:
     """The names of the splits a model has."""
     layout = layout_of(module)
@@ -53,7 +62,9 @@ def offers(module: nn.Module) -> list[str]:
         "additive-head": layout.output,
     }
     own = [name for name in layout.splits if name not in ("input", "output")]
-    return ["input", "output", *(name for name in added if added[name]), *own, "full", "none"]
+    norms = [BATCH_NORM] if batch_norms(module) else []
+    added_ones = [name for name in added if added[name]]
+    return ["input", "output", *norms, *added_ones, *own, "full", "none"]
 
 
 def add_parts(module: nn.Module, model: str, personal: PersonalConfig) -> None:
@@ -86,27 +97,30 @@ def add_parts(module: nn.Module, model: str, personal: PersonalConfig) -> None:
 def personal_names(
     names: Sequence[str], split: str, named: Mapping[str, str] | None = None
 ) -> frozenset[str]:
-    """The personal ones among a model's parameters.
+    """The personal ones among a model's parameters and statistics.
 
     Parameters
     ----------
     names : sequence of str
-        All parameters, from input to output.
+        All parameters, from input to output, and all statistics.
     split : str
         ``full`` or ``none`` for all or none, a split's name, or patterns such as
         ``conv1.* output.*``.
     named : mapping of str to str, optional
         The patterns of splits the model names itself; without one, ``input`` and ``output``
-        are the first and the last layer.
+        are the first and the last layer, and ``batch-norm`` the layers with a running mean, if any.
     """
     if split == "none":
         return frozenset()
     if split == "full":
         return frozenset(names)
-    layers = {"input": _beside(names, names[0]), "output": _beside(names, names[-1])}
+    learned = [name for name in names if not is_statistic(name)]
+    layers = {"input": _beside(names, learned[0]), "output": _beside(names, learned[-1])}
+    means = [name for name in names if plain(name).rpartition(".")[2] == "running_mean"]
+    layers[BATCH_NORM] = " ".join(_beside(names, name) for name in means)
     patterns = {**layers, **ADDED, **(named or {})}.get(split, split).split()
-    found = frozenset(n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns))
-    if not found:
+    found = frozenset(n for n in names if any(fnmatchcase(plain(n), one) for one in patterns))
+    if not found and split != BATCH_NORM:
         raise BadInput(
             "personal.split must be 'full', 'none', a split's name (see bouquet models NAME) or a "
             f"pattern that matches one of {_listed(names)}, not {split!r}."
@@ -117,10 +131,11 @@ def personal_names(
 def _beside(names: Sequence[str], one: str) -> str:
     """The parameters of the same layer."""
     layer, _, _ = one.rpartition(".")
-    return " ".join(name for name in names if name.rpartition(".")[0] == layer)
+    return " ".join(plain(name) for name in names if name.rpartition(".")[0] == layer)
 
 
 def _listed(names: Sequence[str]) -> str:
     """The names, or the first and last of many."""
-    shown = names if len(names) <= 12 else [*names[:6], "...", *names[-4:]]
+    called = [plain(name) for name in names]
+    shown = called if len(called) <= 12 else [*called[:6], "...", *called[-4:]]
     return ", ".join(shown)

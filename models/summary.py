@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bouquet.models.config import ModelConfig, Shape
-from bouquet.models.splits import PersonalConfig, layout_of, offers, personal_names
+from bouquet.models.splits import PersonalConfig, named_splits, offers, personal_names
 from bouquet.models.zoo import build
 
 
@@ -64,7 +64,7 @@ def shares(
 def _share(config: ModelConfig, personal: PersonalConfig, shape: Shape, classes: int) -> Share:
     module = _built(config, shape, classes, personal)
     sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
-    mine = personal_names(list(sizes), personal.split, layout_of(module).splits)
+    mine = personal_names(list(sizes), personal.split, named_splits(module))
     kept = sum(sizes[name] for name in mine)
     return Share(personal.split, kept, sum(sizes.values()) - kept)
 

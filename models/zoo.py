@@ -1,4 +1,4 @@
-"""The models: small modules without state of their own, so that a cohort can train batched.
+"""The models: small modules that keep nothing but parameters, so that a cohort can train batched.
 
 All run under ``torch.func.functional_call`` and ``vmap``: no batch norm, nothing in place.
 The last layer is called ``output``, whatever comes before it.

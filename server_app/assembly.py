@@ -1,5 +1,6 @@
 """What a run is put together from before its rounds: settings, clients, a strategy a stage."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from bouquet.core import cohort
 from bouquet.core.errors import BadInput
 from bouquet.core.task import Task
-from bouquet.core.trees import Tree, flatten, unflatten
+from bouquet.core.trees import Tree, flatten, plain, unflatten
 from bouquet.problem import make_task
 from bouquet.server_app.membership import Roster
 from bouquet.server_app.strategy import SchemeStrategy
@@ -106,8 +107,7 @@ class Assembly:
         _check_sample(settings, self.roster)
         if warm:
             # A part that only this stage's model has, such as an adapter, starts as it would.
-            start = {name: warm.get(name, value) for name, value in task.initial.items()}
-            task = replace(task, initial=start)
+            task = task.starting(warm)
         return SchemeStrategy(
             settings,
             task,
@@ -155,6 +155,8 @@ def _restored(settings: Settings, task: Task, saved: Tree) -> Any:
     """
     scheme = settings.scheme
     fresh = flatten(scheme.init_server(task))
+    statistics = {plain(name): name for name in task.statistics}
+    saved = {_renamed(name, statistics): value for name, value in saved.items()}
     for name, value in fresh.items():
         there = saved.get(name, torch.zeros(0, dtype=torch.bool))
         fits = (there.dtype, there.ndim) == (value.dtype, value.ndim)
@@ -162,3 +164,14 @@ def _restored(settings: Settings, task: Task, saved: Tree) -> Any:
             raise BadFile(f"The checkpoint does not fit the run's model (see {name}).")
     server: Any = unflatten(scheme.records.server, saved)
     return server
+
+
+def stored(server: Any) -> Tree:
+    """The server's state for a checkpoint, with names as PyTorch has them."""
+    return {plain(name): value for name, value in flatten(server).items()}
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    """A name in a record's tree or forest, whose last part is called otherwise."""
+    place, slash, last = name.rpartition("/")
+    return f"{place}{slash}{names.get(last, last)}"

@@ -12,9 +12,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from bouquet.core.errors import BadInput, RunFailed
-from bouquet.core.trees import flatten
 from bouquet.flower.exchange import exchange
-from bouquet.server_app.assembly import Assembly, for_nodes, hold_back_newcomers
+from bouquet.server_app.assembly import Assembly, for_nodes, hold_back_newcomers, stored
 from bouquet.server_app.divergence import stop_if_diverged
 from bouquet.server_app.membership import Client, Roster
 from bouquet.server_app.report import Report
@@ -115,7 +114,7 @@ class _Rounds:
         strategy = self.assembly.strategy(stage, self.folder.read_warm_start(stage.number), saved)
         self._play_stage(strategy, saved.round + 1)
         for stage in later:
-            weights = strategy.shared
+            weights = strategy.task.frozen | strategy.shared
             strategy = self.assembly.strategy(stage, weights)
             self.folder.write_warm_start(stage.number, weights)
             self._play_stage(strategy, stage.first)
@@ -151,7 +150,7 @@ class _Rounds:
             stop_if_diverged(
                 settings, self.folder, strategy.task.classes, self.events, trained, evaluated
             )
-        server, stage = flatten(strategy.server), strategy.stage.number
+        server, stage = stored(strategy.server), strategy.stage.number
         self.folder.write_checkpoint(round_, settings.run.scheme, server, stage)
         self.observe(event)
 
@@ -218,7 +217,7 @@ def _opened(
         raise BadInput(f"state-dir: {states} is no empty folder; choose one, or a new one.")
     _write_start(folder, settings, assembly, name, 0)
     strategy = assembly.strategy(settings.stages[0])
-    folder.write_checkpoint(0, strategy.settings.run.scheme, flatten(strategy.server))
+    folder.write_checkpoint(0, strategy.settings.run.scheme, stored(strategy.server))
     return folder.read_checkpoint()
 
 

@@ -1,7 +1,7 @@
 """A scheme as the strategy of anybody's ServerApp; see :mod:`bouquet.flower`."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from logging import INFO
 from typing import Any
@@ -13,8 +13,8 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
 from bouquet.core.errors import BadInput, RunFailed
-from bouquet.core.task import Task
-from bouquet.core.trees import Tree
+from bouquet.core.task import Task, as_state
+from bouquet.core.trees import Tree, is_statistic, plain
 from bouquet.flower import wire
 from bouquet.flower.private import is_deployed, log
 from bouquet.models import personal_names
@@ -107,11 +107,12 @@ class PersonalizedStrategy(Strategy):
     ) -> Iterable[Message]:
         """One message a node; in the first round, after every node has introduced itself."""
         if self._strategy is None:
-            self._settings = _typed(self._settings, initial := wire.unpack(arrays))
+            self._initial: Tree = wire.unpack(arrays)
+            self._settings = _typed(self._settings, self._initial)
         deployed = is_deployed(grid)
         self._roster.update(grid, self._settings, self._name, threading.Event(), deployed)
         if self._strategy is None:
-            task = _task(self._settings, self._roster, initial)
+            task = _task(self._settings, self._roster, self._initial)
             self._strategy = SchemeStrategy(
                 self._settings, task, self._roster, self._name, "predictors", warm=True
             )
@@ -122,6 +123,9 @@ class PersonalizedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The shared model after a round, and no numbers: training gives none."""
         arrays, metrics = self._begun.aggregate_train(server_round, replies)
+        if self._roster.facts and self._roster.facts.buffers:
+            task, shared = self._begun.task, self._begun.shared
+            arrays = wire.pack(as_state(task.constants | shared, self._initial))
         self._events.append(event_of(self._begun.stage.name, server_round, self.report))
         self._stop_if_diverged(self.report, None)
         return arrays, metrics
@@ -160,6 +164,7 @@ class PersonalizedStrategy(Strategy):
         self._settings = parse(self.settings.flat() | {"rounds": rounds})
         self._roster, self._name = Roster(), new_name()
         self._strategy = None
+        self._initial = {}
         self._events: list[Event] = []
         self._evaluates = False
 
@@ -178,8 +183,9 @@ class PersonalizedStrategy(Strategy):
 
 
 def _typed(settings: Settings, initial: Tree) -> Settings:
-    """Settings with the type that the initial weights have."""
-    found = {value.dtype for value in initial.values()}
+    """Settings with the type that the initial weights have; buffers may be whole numbers."""
+    every = {value.dtype for value in initial.values()}
+    found = {dtype for dtype in every if dtype.is_floating_point} or every
     for name, dtype in DTYPES.items():
         if found == {dtype}:
             return settings.with_run(dtype=name)
@@ -190,10 +196,39 @@ def _typed(settings: Settings, initial: Tree) -> Settings:
 def _task(settings: Settings, roster: Roster, initial: Tree) -> Task:
     """The task as the server knows it: weights without a model."""
     assert roster.facts is not None  # a roster that was updated has met a node
-    personal = personal_names(list(initial), settings.split)
     run, classes = settings.run, roster.facts.classes
+    weights, constants = _apart(settings, roster.facts.buffers, initial)
+    personal = personal_names(list(weights), settings.split)
+    if run.statistics == "personal":
+        personal = personal.union(filter(is_statistic, weights))
     metric = metric_of(run.metric)
-    return Task(nn.Module(), initial, classes, personal, run.weight_decay, metric=metric)
+    return Task(
+        nn.Module(),
+        weights,
+        classes,
+        personal,
+        run.weight_decay,
+        metric=metric,
+        constants=constants,
+    )
+
+
+def _apart(settings: Settings, buffers: Sequence[str], initial: Tree) -> tuple[Tree, Tree]:
+    """What training moves of a model's state, and what it does not, by the nodes' own words."""
+    missing = [plain(name) for name in buffers if plain(name) not in initial]
+    if missing:
+        raise BadInput(
+            f"initial_arrays must be the model's whole state_dict(), and lack {missing[0]!r}."
+        )
+    names = {plain(name): name for name in buffers}
+    state = {names.get(name, name): value for name, value in initial.items()}
+    state |= {name: state[name].to(settings.dtype) for name in filter(is_statistic, buffers)}
+    frozen = settings.run.statistics == "frozen"
+    still = {name for name in buffers if frozen or not is_statistic(name)}
+    return (
+        {name: value for name, value in state.items() if name not in still},
+        {name: value for name, value in state.items() if name in still},
+    )
 
 
 @contextmanager

@@ -91,6 +91,8 @@ class Facts:
         What the classes are called; empty where nobody says.
     inputs : tuple of str
         What the inputs are called, likewise.
+    buffers : tuple of str
+        What a model saves beside its parameters, with the marks of statistics.
     """
 
     input_shape: tuple[int, ...]
@@ -98,6 +100,7 @@ class Facts:
     init: Tensor | None
     names: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
+    buffers: tuple[str, ...] = ()
 
     def differs(self, other: "Facts") -> str:
         """What two nodes do not agree on; empty if all is well."""
@@ -109,6 +112,8 @@ class Facts:
             return "the classes' names: classes.txt must be one for all"
         if self.inputs != other.inputs:
             return "the columns of inputs or their order: name them in data.columns"
+        if self.buffers != other.buffers:
+            return "the model's buffers"
         return "" if _same(self.init, other.init) else "where the weights start"
 
 
@@ -207,7 +212,7 @@ def read_introduction(reply: Message) -> Introduction:
         note = reply.content.config_records[wire.NOTE]
         if "refused" in note:
             raise BadInput(_short(text(note["refused"], "refused")))
-        names(note, "its words", ["clients"], ["class-names", "input-names", "warning"])
+        names(note, "its words", ["clients"], ["class-names", "input-names", "warning", "buffers"])
         numbers = reply.content.metric_records[wire.METRICS]
         due = ("train_examples", "test_examples", "input_shape", "classes", "nodes")
         names(numbers, "its metrics", due, ["label_counts"])
@@ -223,6 +228,7 @@ def read_introduction(reply: Message) -> Introduction:
             _start(arrays, shape, classes),
             _called(note, "class-names", classes),
             _called(note, "input-names", math.prod(shape)),
+            tuple(ids(note.get("buffers", []), "buffers")),
         )
         return Introduction(
             facts,

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Strategy
 from bouquet.core.round import Part, united, upload_shape
 from bouquet.core.scheme import Federation, Member
 from bouquet.core.task import Task
-from bouquet.core.trees import Tree, fingerprint, flatten, is_finite, norm
+from bouquet.core.trees import Tree, fingerprint, flatten, is_finite, norm, plain
 from bouquet.flower import wire
 from bouquet.flower.exchange import lost
 from bouquet.flower.private import log
@@ -86,6 +86,8 @@ class SchemeStrategy(Strategy):
         parts = scheme.personal_part(settings.personal.split) != "none"
         named = task.personal if parts else set(task.initial) if scheme.stateful else set()
         self._warm = {name: task.initial[name] for name in sorted(named)} if warm else {}
+        if warm:  # an attention mask may hold infinities, which no message carries
+            self._warm |= {n: v for n, v in task.constants.items() if is_finite({n: v})}
         self._asked: dict[int, list[Client]] = {}
         self._weights: Mapping[str, float] = {}
         self._kind = ""
@@ -185,7 +187,7 @@ class SchemeStrategy(Strategy):
             if new is not None:
                 self.server = new
                 return
-            worst = max(parts, key=lambda part: float(norm(part.arrays)))
+            worst = max(parts, key=lambda part: float(norm(_all(part.arrays))))
             parts = [part for part in parts if part is not worst]
             reason = "weights so large that the server's would become NaN or infinite"
             self.report.clients = sorted(set(self.report.clients) - set(worst.clients))
@@ -312,6 +314,11 @@ class SchemeStrategy(Strategy):
 def _apart(content: RecordDict, common: RecordDict) -> RecordDict:
     """What a message has that others have not."""
     return RecordDict({name: one for name, one in content.items() if one is not common.get(name)})
+
+
+def _all(arrays: Tree) -> Tree:
+    """An upload whose statistics count like its weights."""
+    return {plain(name): value for name, value in arrays.items()}
 
 
 def _size(reply: Message) -> int:

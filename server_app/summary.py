@@ -134,7 +134,7 @@ def summary_of(
             "others": _spreads(roster, [row for row in rows if not row["joined"]], measures),
             "adaptation": [_means(roster, report.scores) for report in adaptation],
         }
-    summary["shared_sha256"] = sha256(strategy.shared)
+    summary["shared_sha256"] = sha256(strategy.task.state_dict(strategy.shared))
     return summary
 
 

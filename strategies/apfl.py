@@ -18,7 +18,8 @@ v̂_i, ŵ                averages over t; see :mod:`bouquet.strategies.averaged`
 A local step is one joint gradient step on f(w; ξ) + f(α v + (1 − α) [w]; ξ) with
 [w] held constant: all parts move from the values before the step, on the same
 batch, and the chain rule gives v the factor α and α the slope ⟨v − w, ∇f(v̄)⟩.
-α moves once a round, in the first local step, or in every step.
+α moves once a round, in the first local step, or in every step. Running statistics are mixed as
+weights are; those of v become what a step's batch makes of the mixture's.
 
 With ``apfl.output = average`` a client predicts with the output of theorem 3,
 α_i v̂_i + (1 − α_i) ŵ, where v̂_i and ŵ average v_i and the mean of the round's w_j over all

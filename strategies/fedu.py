@@ -30,7 +30,15 @@ from torch import Tensor
 
 from bouquet.core.scheme import Federation, Round, Work
 from bouquet.core.task import Task
-from bouquet.core.trees import Forest, Nothing, Tree, mean_of_rows, rows, stack_trees
+from bouquet.core.trees import (
+    Forest,
+    Nothing,
+    Tree,
+    mean_of_rows,
+    rows,
+    stack_trees,
+    without_statistics,
+)
 from bouquet.strategies.graphs import OnGraph
 
 
@@ -66,14 +74,17 @@ def neighbour_sums(weights: Tensor, models: Tree) -> Tree:
 
 
 def mix_in(own: Tree, sums: Tree, degree: Tensor, pace: Tensor) -> Tree:
-    """w_k − μ̃ η (d_k w_k − Σ_l a_kl w_l), for one client or, with a first axis, for several."""
+    """w_k − μ̃ η (d_k w_k − Σ_l a_kl w_l), for one client or, with a first axis, for several.
+
+    Running statistics stay the client's own: far from its neighbours' they could become negative.
+    """
 
     def by_client(value: Tensor, like: Tensor) -> Tensor:
         return value.to(like.dtype).reshape(value.shape + (1,) * (like.ndim - value.ndim))
 
-    return {
+    return own | {
         name: value - by_client(pace, value) * (by_client(degree, value) * value - sums[name])
-        for name, value in own.items()
+        for name, value in without_statistics(own).items()
     }
 
 

@@ -17,6 +17,8 @@ A local step is w ← w − β (I − α ∇²f(w; D″)) g with g = ∇f(w − 
 gradient step on ⟨w, g⟩ − α ⟨∇f(w; D″), g⟩ with g held constant, so autograd forms the
 Hessian-vector product and the Hessian itself never exists.
 
+Running statistics take in D, at w.
+
 The paper lets a client adapt on its test data; here it adapts on its training data.
 """
 
@@ -29,6 +31,7 @@ from bouquet.core.batches import side_by_side
 from bouquet.core.config import MOST_STEPS, key
 from bouquet.core.descent import Sgd, functional_gradient
 from bouquet.core.scheme import Averaging, Model, Work
+from bouquet.core.statistics import unheard
 from bouquet.core.task import Batch
 from bouquet.core.trees import Nothing, Tree, detach, dot
 
@@ -71,10 +74,12 @@ class PerFedAvg(Averaging[Nothing]):
 
     def local_update(self, work: Work, payload: Model, personal: Nothing) -> tuple[Model, Nothing]:
         """Steps on the meta-objective F(w) = f(w − α ∇f(w))."""
-        slope = functional_gradient(work.task.loss)  # unlike plain autograd's, it has a gradient
+        # Unlike plain autograd's, it has a gradient.
+        slope = functional_gradient(unheard(work.task.loss))
 
         def objective(w: Tree, step: Triple) -> Tensor:
             here = detach(w)
+            work.task.observe(w, step.inner)
             adapted = shifted(here, slope(here, step.inner), -self.inner_lr)
             g = detach(slope(adapted, step.outer))
             if self.mode == "first-order":

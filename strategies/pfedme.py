@@ -15,7 +15,8 @@ K                     ``pfedme.inner-steps``, gradient steps on θ
 ====================  ==================================================
 
 Each local step draws a batch, takes K gradient steps on f(θ) + (λ/2) ‖θ − w_i‖² from the
-last θ, and moves w_i by −η λ (w_i − θ), the gradient of the envelope.
+last θ, and moves w_i by −η λ (w_i − θ), the gradient of the envelope. No batch passes through
+w_i, so its running statistics are θ's.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from torch import Tensor
 from bouquet.core.config import MOST_STEPS, key
 from bouquet.core.scheme import Averaging, Model, Round, Work
 from bouquet.core.task import Batch, Task
-from bouquet.core.trees import Tree, distance, half_square, mix, norm
+from bouquet.core.trees import Tree, distance, half_square, norm, toward, without_statistics
 
 
 class Personal(NamedTuple):
@@ -81,7 +82,7 @@ class PFedMe(Averaging[Personal]):
         for batch in work.batches:
             theta = self.solved(work, theta, w, batch)
             step = work.rate(batch) * self.strength * batch.active
-            w = {name: value - step * (value - theta[name]) for name, value in w.items()}
+            w = theta | {n: v - step * (v - theta[n]) for n, v in without_statistics(w).items()}
         return Model(w), Personal(theta, torch.ones_like(personal.begun))
 
     def solved(self, work: Work, theta: Tree, centre: Tree, batch: Batch) -> Tree:
@@ -101,7 +102,7 @@ class PFedMe(Averaging[Personal]):
 
     def aggregate(self, server: Model, uploads: Round[Model]) -> Model:
         """w ← (1 − β) w + β mean, exactly the mean at β = 1."""
-        return Model(mix(uploads.mean.w, server.w, self.beta))
+        return Model(toward(server.w, uploads.mean.w, self.beta))
 
     def predictor(self, work: Work, payload: Model, personal: Personal) -> Tree:
         """θ; before the first round the received w."""

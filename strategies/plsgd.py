@@ -33,7 +33,7 @@ import torch
 from bouquet.core.config import key
 from bouquet.core.scheme import AnyScheme, Averaging, Model, Round, Work
 from bouquet.core.task import Task
-from bouquet.core.trees import Tree, add, mix, norm
+from bouquet.core.trees import Tree, add, norm, toward, without_statistics
 from bouquet.strategies.averaged import Average, Averaged
 
 
@@ -51,8 +51,8 @@ class Sum(NamedTuple):
 
 
 def zeros(like: Tree) -> Tree:
-    """Where θ starts."""
-    return {name: torch.zeros_like(value) for name, value in like.items()}
+    """Where θ starts; it corrects weights, not running statistics."""
+    return {name: torch.zeros_like(value) for name, value in without_statistics(like).items()}
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class PLSGD(Averaging[Personal]):
 
     def aggregate(self, server: Model, uploads: Round[Model]) -> Model:
         """w ← w + β mean(w_m − w), exactly the mean at β = 1."""
-        return Model(mix(uploads.mean.w, server.w, self.beta))
+        return Model(toward(server.w, uploads.mean.w, self.beta))
 
     def predictor(self, work: Work, payload: Model, personal: Personal) -> Tree:
         """w + θ."""

@@ -14,6 +14,7 @@ from bouquet.strategies.dfedu import DFedU
 from bouquet.strategies.ditto import Ditto
 from bouquet.strategies.fedalt import FedAlt
 from bouquet.strategies.fedavg import FedAvg
+from bouquet.strategies.fedbn import FedBN
 from bouquet.strategies.fedprox import FedProx
 from bouquet.strategies.fedsim import FedSim
 from bouquet.strategies.fedu import FedU
@@ -37,6 +38,7 @@ SCHEMES: dict[str, type[AnyScheme]] = {
         DFedU,
         FedSim,
         FedAlt,
+        FedBN,
         PLSGD,
         PerFedAvg,
         Ditto,

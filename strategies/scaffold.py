@@ -15,6 +15,7 @@ K η_l                 ``work.reach``, the sum of the client's step sizes
 ====================  =================================================
 
 A local step is y ← y − η_l (∇f(y) − c_i + c): a gradient step on f(y) + ⟨y, c − c_i⟩.
+Running statistics have no control variate and are sent as they are, not as a change.
 c_i starts at 0, so what a client sends the first time, Δc_i, is its c_i; after that the
 server knows changes only.
 """
@@ -29,7 +30,7 @@ from torch import Tensor
 from bouquet.core.config import key
 from bouquet.core.scheme import Round, Scheme, Work
 from bouquet.core.task import Batch, Task
-from bouquet.core.trees import Tree, dot, norm
+from bouquet.core.trees import Tree, dot, norm, without_statistics
 
 
 class Personal(NamedTuple):
@@ -47,7 +48,8 @@ class Pair(NamedTuple):
 
 def zeros(task: Task) -> Tree:
     """Where control variates start."""
-    return {name: torch.zeros_like(value) for name, value in task.initial.items()}
+    weights = without_statistics(task.initial)
+    return {name: torch.zeros_like(value) for name, value in weights.items()}
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ class Scaffold(Scheme[Personal, Pair, Pair, Pair]):
         y = work.descend(objective, x, work.batches)
         reach = work.reach
         new = {n: c_i[n] - c[n] + (x[n] - y[n]) / reach for n in c}
-        change = Pair({n: y[n] - x[n] for n in x}, {n: new[n] - c_i[n] for n in c})
+        moved = y | {n: y[n] - x[n] for n in c}
+        change = Pair(moved, {n: new[n] - c_i[n] for n in c})
         return change, Personal(new)
 
     def predictor(self, work: Work, payload: Pair, personal: Personal) -> Tree:
@@ -105,7 +108,7 @@ class Scaffold(Scheme[Personal, Pair, Pair, Pair]):
         share = len(uploads.clients) / len(uploads.federation.members)
         mean = uploads.mean
         return Pair(
-            {n: value + self.server_lr * mean.w[n] for n, value in server.w.items()},
+            mean.w | {n: server.w[n] + self.server_lr * mean.w[n] for n in server.c},
             {n: value + share * mean.c[n] for n, value in server.c.items()},
         )
 

@@ -2,7 +2,7 @@
 
 Reddi et al. (2021), *Adaptive federated optimization*; Hsu et al. (2019) for momentum. The mean
 minus the server's weights is taken for a step an optimizer would see. The arithmetic is
-Flower's own (FedAvgM, FedAdam, FedYogi).
+Flower's own (FedAvgM, FedAdam, FedYogi). Running statistics are no weights, and take the mean.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Any
 
 from bouquet.core.scheme import Records, Round
 from bouquet.core.task import Task
-from bouquet.core.trees import Tree, extended, mix
+from bouquet.core.trees import Tree, extended, toward, without_statistics
 from bouquet.core.wrapper import Wrapper
 from bouquet.flower.wire import pack, unpack
 
@@ -81,12 +81,16 @@ def step(
 ) -> tuple[Tree, Tree, Tree]:
     """The new weights and moments."""
     if optimizer.kind == "mean":
-        return mix(mean, w, optimizer.lr), {}, {}
+        return toward(w, mean, optimizer.lr), {}, {}
     # Imported here: nodes use schemes too, and have no need of Flower's strategies.
     from bouquet.flower.optimizers import flower_step
 
-    new, *moments = flower_step(optimizer, round_, *map(pack, (w, mean, moment1, moment2)))
-    return _like(w, unpack(new)), *(_like(w, unpack(moment)) for moment in moments)  # type: ignore[return-value]
+    weights = without_statistics(w)
+    # FedAvgM goes by the order of the names.
+    trees = (weights, {name: mean[name] for name in weights}, moment1, moment2)
+    new, *moments = flower_step(optimizer, round_, *map(pack, trees))
+    stepped = mean | _like(w, unpack(new))
+    return stepped, *(_like(w, unpack(moment)) for moment in moments)  # type: ignore[return-value]
 
 
 def _like(w: Tree, tree: Tree) -> Tree:

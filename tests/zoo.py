@@ -24,17 +24,24 @@ class Dropout(nn.Module):
 
 
 class BatchNorm(nn.Module):
-    """Normalizes by the statistics of whatever batch it is given."""
+    """Learns by the statistics of a batch and is used with those of many."""
 
-    def __init__(self, shape: Shape, classes: int) -> None:
+    def __init__(self, shape: Shape, classes: int, tracks: bool = True) -> None:
         super().__init__()
         self.hidden = nn.Linear(math.prod(shape), 16)
-        self.norm = nn.BatchNorm1d(16, track_running_stats=False)
+        self.norm = nn.BatchNorm1d(16, track_running_stats=tracks)
         self.output = nn.Linear(16, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         said: Tensor = self.output(self.norm(self.hidden(x.flatten(1))).relu())
         return said
+
+
+class Untracked(BatchNorm):
+    """Normalizes by the statistics of whatever batch it is given."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__(shape, classes, tracks=False)
 
 
 class Embedding(nn.Module):
@@ -116,6 +123,56 @@ class Quiet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.hidden(x.flatten(1))
         said: Tensor = self.output(hidden + self.norm(hidden))
+        return said
+
+
+class Folded(nn.Module):
+    """Batch norm in a small convolution network, with a mask and an order that never change."""
+
+    order: Tensor
+    mask: Tensor
+
+    def __init__(self, shape: Shape, classes: int, momentum: float | None = 0.1) -> None:
+        super().__init__()
+        self.side = math.isqrt(math.prod(shape))
+        self.conv = nn.Conv2d(1, 3, 3, padding=1)
+        self.norm = nn.BatchNorm2d(3, momentum=momentum)
+        self.output = nn.Linear(3 * self.side, classes)
+        self.register_buffer("order", torch.arange(self.side).flip(0))
+        self.register_buffer("mask", torch.ones(self.side), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        image = x.reshape(-1, 1, self.side, self.side)[..., self.order] * self.mask
+        rows = self.norm(self.conv(image)).relu_().mean(dim=-1)
+        said: Tensor = self.output(rows.flatten(1))
+        return said
+
+
+class Cumulative(Folded):
+    """The same, with the mean over all batches instead of a running one."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__(shape, classes, momentum=None)
+
+
+class Centred(nn.Module):
+    """A statistic of a user's own, made anew by every batch, and a count of examples."""
+
+    centre: Tensor
+    seen: Tensor
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(math.prod(shape), classes)
+        self.register_buffer("centre", torch.zeros(math.prod(shape)))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        if self.training:
+            self.seen += len(x)
+            self.centre = self.centre + (flat.mean(dim=0) - self.centre) * len(x) / self.seen
+        said: Tensor = self.output(flat - self.centre)
         return said
 
 

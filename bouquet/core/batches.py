@@ -36,6 +36,8 @@ class Plan:
         From local steps to batches, for schemes that draw more than one a step.
     chance : bool
         Whether every step needs a seed, because the model draws at random.
+    paired : bool
+        Whether an example that would be a batch of its own joins the batch before it.
     """
 
     steps: int
@@ -43,10 +45,16 @@ class Plan:
     batch_size: int
     draws: Callable[[int], int] = lambda steps: steps
     chance: bool = False
+    paired: bool = False
 
     def local_steps(self, count: int) -> int:
         """The local steps of a client with so many examples."""
-        return self.steps or self.epochs * math.ceil(count / self.size(count))
+        return self.steps or self.epochs * self.per_pass(count)
+
+    def per_pass(self, count: int) -> int:
+        """The batches in which it goes through its examples once."""
+        left_alone = self.paired and count % self.size(count) == 1
+        return math.ceil(count / self.size(count)) - left_alone
 
     def size(self, count: int) -> int:
         """How many of its examples are in its full batches."""
@@ -120,15 +128,27 @@ def _chance(clients: Sequence[str], steps: int, seeds: tuple[int | str, ...]) ->
 def _table(count: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
     """A client's examples by step and place; places a short batch leaves empty are -1."""
     size = plan.size(count)
-    per_pass = math.ceil(count / size)
+    per_pass = plan.per_pass(count)
     steps = plan.draws(plan.local_steps(count))
     if size == count:  # full batches: there is no order to choose
         return np.broadcast_to(np.arange(count), (steps, size))
+    if per_pass * size < count:
+        return _paired(count, size, steps, rng)
     passes = math.ceil(steps / per_pass)
     order = np.full((passes, per_pass * size), -1)
     for row in order:
         row[:count] = rng.permutation(count)
     return order.reshape(-1, size)[:steps]
+
+
+def _paired(count: int, size: int, steps: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The same, where the last example of a pass joins the batch before it."""
+    passes = math.ceil(steps / (count // size))
+    table = np.full((passes, count // size, size + 1), -1)
+    for rows in table:
+        order = rng.permutation(count)
+        rows[:, :size], rows[-1, size] = order[:-1].reshape(-1, size), order[-1]
+    return table.reshape(-1, size + 1)[:steps]
 
 
 def gather(x: Tensor, y: Tensor, drawn: Draw) -> Batch:

@@ -1,9 +1,9 @@
 """What a client learns: a model, its loss, and how well it does."""
 
 import copy
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,7 +14,8 @@ from torch.nn.modules.conv import _ConvNd as _Convolution
 
 from bouquet.core.chance import Seeded
 from bouquet.core.judging import ACCURACY, Judge, Metric, cross_entropy
-from bouquet.core.trees import Tree, dot
+from bouquet.core.statistics import tell
+from bouquet.core.trees import Tree, dot, is_statistic, plain
 
 _as_it_is: AbstractContextManager[object] = nullcontext()
 
@@ -70,7 +71,7 @@ class Task:
         Used for its structure only, in training mode. Calling it with other weights swaps
         them in for the moment, so two threads must not share one.
     initial : Tree
-        The weights everyone starts from.
+        The weights everyone starts from, and the statistics, if the model keeps any.
     classes : int
         Number of classes; 0 for the quadratic problems, which have no accuracy.
     personal : frozenset of str
@@ -91,6 +92,10 @@ class Task:
         What models are compared by; data without classes have no accuracy.
     amp : torch.dtype, optional
         The type of the model's products while it learns, where that is not the weights' own.
+    constants : Tree
+        The model's buffers that do not change: its own, and statistics that are frozen.
+    paired : bool
+        Whether the model cannot learn from a batch of one example.
     """
 
     module: nn.Module
@@ -104,6 +109,19 @@ class Task:
     criterion: Judge | None = None
     metric: Metric = ACCURACY
     amp: torch.dtype | None = None
+    constants: Tree = field(default_factory=dict)
+    paired: bool = False
+
+    def starting(self, weights: Tree) -> "Task":
+        """The same task, some of whose weights and constants are others."""
+        start = {name: weights.get(name, value) for name, value in self.initial.items()}
+        fixed = {name: weights.get(name, value) for name, value in self.constants.items()}
+        return replace(self, initial=start, constants=fixed)
+
+    @property
+    def frozen(self) -> Tree:
+        """The statistics that training leaves as they are."""
+        return {name: value for name, value in self.constants.items() if is_statistic(name)}
 
     @property
     def measured(self) -> str:
@@ -120,18 +138,55 @@ class Task:
         """Whether the model has convolutions, which gain nothing by being batched over clients."""
         return any(isinstance(part, _Convolution) for part in self.module.modules())
 
+    @cached_property
+    def statistics(self) -> tuple[str, ...]:
+        """The names of what training changes beside the weights."""
+        return tuple(name for name in self.initial if is_statistic(name))
+
+    @property
+    def buffers(self) -> list[str]:
+        """The names of what is saved with the weights: statistics, frozen or not, and constants."""
+        saved = self.module.state_dict().keys()
+        return [n for n in [*self.statistics, *self.constants] if plain(n) in saved]
+
+    @cached_property
+    def _buffers(self) -> dict[str, Tensor]:
+        return dict(self.module.named_buffers())
+
+    def state_dict(self, params: Tree) -> Tree:
+        """A model by PyTorch's names and types, as ``load_state_dict`` takes it."""
+        if not self._buffers:
+            return params
+        return as_state(self.constants | params, self.module.state_dict())
+
     def output(self, params: Tree, x: Tensor) -> Tensor:
         """What the model says about each example when it is used."""
-        said: Tensor = functional_call(self._judged, params, (x,))
-        return said
+        return self._call(self._judged, params, x)[0]
+
+    def _call(self, module: nn.Module, params: Tree, x: Tensor) -> tuple[Tensor, Tree]:
+        """What a model says, and its statistics after that."""
+        if not (self.constants or self.statistics):
+            return functional_call(module, params, (x,)), {}
+        given = {
+            plain(name): typed(value.detach(), self._buffers[plain(name)].dtype).clone()
+            if is_statistic(name)  # a copy, which the model may write to
+            else value
+            for name, value in (self.constants | params).items()
+        }
+        said: Tensor = functional_call(module, given, (x,))
+        kept = {name: value for name, value in params.items() if is_statistic(name)}
+        return said, {n: given[plain(n)].detach().to(value.dtype) for n, value in kept.items()}
 
     def training_output(self, params: Tree, x: Tensor, seed: int) -> Tensor:
         """What it says while it learns; the seed is for what it draws."""
+        return self._learn(params, x, seed)[0]
+
+    def _learn(self, params: Tree, x: Tensor, seed: int) -> tuple[Tensor, Tree]:
         # A cast weight that is kept would outlive the step that changes the weight.
         narrow = autocast(x.device.type, self.amp, cache_enabled=False) if self.amp else _as_it_is
         with Seeded(seed, x.device) if self.draws else _as_it_is, narrow:
-            said: Tensor = functional_call(self.module, params, (x,))
-        return said.float() if self.amp else said
+            said, statistics = self._call(self.module, params, x)
+        return said.float() if self.amp else said, statistics
 
     def losses(self, params: Tree, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Each example's loss, and its metric: whether it was predicted right."""
@@ -155,9 +210,18 @@ class Task:
     def loss(self, params: Tree, batch: Batch) -> Tensor:
         """The batch's mean loss, f(w; ξ), with the decay where there is one."""
         seed = int(batch.chance) if self.draws else 0
-        output = self.training_output(params, batch.x, seed)
+        output, statistics = self._learn(params, batch.x, seed)
+        if statistics:
+            tell(params, statistics)
         loss = self._losses(output, batch.x, batch.y) @ batch.weight
         return loss + 0.5 * self.weight_decay * dot(params, params) if self.weight_decay else loss
+
+    def observe(self, params: Tree, batch: Batch) -> None:
+        """Let a model's statistics take in a batch, where its losses are not heard."""
+        if self.statistics:
+            with torch.no_grad():
+                _, statistics = self._learn(params, batch.x, int(batch.chance))
+            tell(params, statistics)
 
     def score(self, params: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
         """Mean loss and metric on the examples that are no padding."""
@@ -165,3 +229,15 @@ class Task:
         # What a metric says of padding may be infinite, and that times 0 is NaN.
         counted = torch.where(real > 0, metric.to(real.dtype), 0)
         return losses @ real / real.sum(), counted @ real / real.sum()
+
+
+def as_state(params: Tree, like: Mapping[str, Tensor]) -> Tree:
+    """Weights and buffers with the names, the order and the types of another state."""
+    found = {plain(name): value for name, value in params.items()}
+    return {n: typed(found[n], one.dtype) for n, one in like.items() if n in found}
+
+
+def typed(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers in a type; in a mean, a count may be no whole number."""
+    whole = not dtype.is_floating_point and value.is_floating_point()
+    return value.round().to(dtype) if whole else value.to(dtype)

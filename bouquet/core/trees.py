@@ -1,5 +1,9 @@
 """Trees of tensors: weights by parameter name, and the arithmetic schemes need.
 
+Beside its weights a model may keep *statistics*, such as batch norm's running means: numbers that
+no gradient moves. They are in the same trees under names that end in ``~``: means, splits, files
+and messages treat them like weights; inner products, norms and gradient steps leave them alone.
+
 A *record* is a ``NamedTuple`` whose fields are tensors, trees or forests (a tree for
 each client), such as ``Personal(v=..., alpha=...)``. Everything that is stored or sent is
 a record, and :func:`flatten` and :func:`unflatten` turn it into one tree and back.
@@ -24,24 +28,53 @@ class Nothing(NamedTuple):
     """The record of a scheme that keeps, sends or receives nothing."""
 
 
+# The end of a statistic's name.
+MARK = "~"
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a name is a statistic's, in a tree or a flattened record."""
+    return name.endswith(MARK)
+
+
+def plain(name: str) -> str:
+    """What PyTorch calls a parameter or a statistic."""
+    return name.removesuffix(MARK)
+
+
+def without_statistics(tree: Tree) -> Tree:
+    """The weights alone."""
+    return {name: value for name, value in tree.items() if not is_statistic(name)}
+
+
 def mix(one: Tree, other: Tree, share: Tensor | float) -> Tree:
     """``share * one + (1 - share) * other``, exact at both ends."""
     return {name: torch.lerp(other[name], one[name], share) for name in one}
 
 
+def toward(here: Tree, there: Tree, share: float) -> Tree:
+    """A part of the way to somewhere, or beyond it; its statistics are those of there.
+
+    Beyond it, a variance could be negative.
+    """
+    moved = mix(without_statistics(there), here, share)
+    return {name: moved.get(name, value) for name, value in there.items()}
+
+
 def add(one: Tree, other: Tree) -> Tree:
-    """``one + other``."""
-    return {name: one[name] + other[name] for name in one}
+    """``one + other``, with the statistics of one: of a change there are none."""
+    return {n: value if is_statistic(n) else value + other[n] for n, value in one.items()}
 
 
 def dot(one: Tree, other: Tree) -> Tensor:
-    """The inner product ⟨one, other⟩, which autograd can differentiate."""
-    return torch.stack([(one[name] * other[name]).sum() for name in one]).sum()
+    """The inner product ⟨one, other⟩ of the weights, which autograd can differentiate."""
+    return torch.stack([(one[n] * other[n]).sum() for n in without_statistics(one)]).sum()
 
 
 def half_square(one: Tree, other: Tree) -> Tensor:
-    """½ ‖one − other‖², which autograd can differentiate."""
-    return 0.5 * torch.stack([(one[name] - other[name]).square().sum() for name in one]).sum()
+    """½ ‖one − other‖² of the weights, which autograd can differentiate."""
+    gaps = [(one[n] - other[n]).square().sum() for n in without_statistics(one)]
+    return 0.5 * torch.stack(gaps).sum()
 
 
 def detach(tree: Tree) -> Tree:
@@ -55,9 +88,12 @@ def distance(one: Tree, other: Tree) -> Tensor:
 
 
 def norm(tree: Tree) -> Tensor:
-    """Euclidean norm of all the values together, which is 0 for an empty tree."""
+    """Euclidean norm of all the weights together, which is 0 for an empty tree."""
     # Squares of float32 overflow.
-    sizes = [torch.linalg.vector_norm(value, dtype=widest(value.device)) for value in tree.values()]
+    sizes = [
+        torch.linalg.vector_norm(value, dtype=widest(value.device))
+        for value in without_statistics(tree).values()
+    ]
     if not sizes:
         return torch.zeros((), dtype=torch.float64)
     whole: Tensor = torch.linalg.vector_norm(torch.stack(sizes))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from bouquet.core.descent import Sgd, Step, descend
 from bouquet.core.optimizers import Memory
+from bouquet.core.statistics import Followed
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Tree
 
@@ -106,6 +107,9 @@ class Work:
             What a tree that moves alone is called, where a round moves several in turn.
         """
         sgd = replace(self.sgd, lr=lr) if lr else self.sgd
+        if self.task.statistics:
+            followed = Followed(objective, project)
+            objective, project = followed.objective, followed.project
         if isinstance(point, dict):
             moving: Any = None
         else:

@@ -1,6 +1,7 @@
 """What is reported of a model is what the model does."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from torch.nn.functional import cross_entropy
 from bouquet.core.batches import Plan, draw, gather, steps
 from bouquet.core.errors import BadInput
 from bouquet.core.trees import pick
+from bouquet.engines import simulate
 from bouquet.problem import problem
+from bouquet.server_app.main import Job
 from bouquet.settings import Settings, parse
+from bouquet.storage.runfolder import RunFolder
 from bouquet.strategies import SCHEMES
 from tests import zoo
 from tests.conftest import Run, kebab
@@ -51,7 +55,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def configured(examples: dict[str, Path], model: str, **keys: Any) -> Settings:
-    kind = "words" if zoo.ZOO[model] in zoo.READS_WORDS else "numbers"
+    kind = "words" if getattr(zoo, model) in zoo.READS_WORDS else "numbers"
     chosen = {
         "rounds": 2,
         "local_steps": 3,
@@ -84,10 +88,22 @@ def test_reports_say_what_the_saved_model_does_in_plain_pytorch(
             assert_judged(row, "shared", model, shared, x, y)
 
 
+def test_reports_of_a_model_without_running_statistics_are_those_of_the_test_batch(
+    examples: dict[str, Path], finished: Finished
+) -> None:
+    settings = configured(examples, "Untracked", scheme="fedavg")
+    run = finished(settings)
+    data = problem(settings).data
+    for row in run.clients:
+        test = data.clients[row["client"]].test
+        weights = load_file(run.path / "predictors" / f"{row['client']}.safetensors")
+        assert_judged(row, "personal", "Untracked", weights, data.x[test], data.y[test])
+
+
 def assert_judged(
     row: dict[str, str], whose: str, model: str, weights: dict[str, Tensor], x: Tensor, y: Tensor
 ) -> None:
-    module = zoo.ZOO[model](tuple(x.shape[1:]), CLASSES)
+    module = getattr(zoo, model)(tuple(x.shape[1:]), CLASSES)
     module.load_state_dict(weights)
     module.eval()
     with torch.no_grad():
@@ -116,12 +132,18 @@ def test_a_seed_decides_every_number_on_any_nodes_in_any_company(
                 np.testing.assert_allclose(one, twin, atol=1e-11)
 
 
-def test_a_seed_decides_dropout_on_ray_too(
-    examples: dict[str, Path], start: Start, finished: Finished
+def test_a_seed_decides_dropout_and_statistics_on_ray_too(
+    examples: dict[str, Path], finished: Finished, tmp_path: Path
 ) -> None:
-    settings = configured(examples, "Dropout", scheme="apfl")
-    inline, ray = finished(settings), start(settings=settings, engine="ray")
-    assert (inline.sha, inline.clients) == (ray.sha, ray.clients)
+    chosen = [
+        configured(examples, model, scheme=scheme)
+        for model, scheme in (("Dropout", "apfl"), ("BatchNorm", "apfl"), ("BatchNorm", "fedbn"))
+    ]
+    folders = [tmp_path / str(place) for place in range(len(chosen))]
+    simulate([Job(s, RunFolder(f)) for s, f in zip(chosen, folders, strict=True)], "ray")
+    for settings, folder in zip(chosen, folders, strict=True):
+        inline, ray = finished(settings), Run(folder)
+        assert (inline.sha, inline.clients) == (ray.sha, ray.clients)
 
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "centralized"])
@@ -185,6 +207,8 @@ def test_dropout_drops_while_a_model_learns_and_rests_when_it_is_judged(
         ("Attention", True, True),
         ("Noisy", True, True),
         ("BatchNorm", False, True),
+        ("Untracked", False, True),
+        ("Centred", False, True),
     ],
 )
 def test_what_a_model_needs_is_found_out(
@@ -208,6 +232,42 @@ def test_a_model_that_needs_whole_batches_cannot_be_told_to_pad(examples: dict[s
 def test_batch_statistics_of_one_example_are_refused_with_the_client(
     examples: dict[str, Path],
 ) -> None:
+    with pytest.raises(BadInput, match=r"client ann .*batch-size 1.* just one"):
+        problem(configured(examples, "BatchNorm", batch_size=1))
+
+
+@pytest.mark.parametrize(("steps", "epochs"), [(3, 0), (0, 3)])
+def test_an_example_that_would_be_a_batch_joins_the_one_before_it(steps: int, epochs: int) -> None:
+    """Of 7, batches of 3 leave one over; each pass has all of them, and the last batch 4."""
+    plan = Plan(steps, epochs, 3, paired=True)
+    drawn = draw(["ann"], [torch.arange(7)], plan, (0, "train", 1), torch.float32)
+    sizes = (drawn.weight > 0).sum(dim=2).flatten().tolist()
+    assert sizes == [3, 4, 3] if steps else [3, 4] * 3
+    first = drawn.own[0, :2][drawn.weight[0, :2] > 0]
+    assert sorted(first.tolist()) == list(range(7))
+    even = Plan(3, 0, 3, paired=True)
+    some = draw(["ann"], [torch.arange(8)], even, (0, "train", 1), torch.float32)
+    usual = draw(["ann"], [torch.arange(8)], Plan(3, 0, 3), (0, "train", 1), torch.float32)
+    assert torch.equal(some.own, usual.own)
+
+
+def test_a_client_with_one_example_over_trains_batch_norm(
+    examples: dict[str, Path], finished: Finished
+) -> None:
     """Ann trains on 6 examples: batches of 5 leave one over."""
-    with pytest.raises(BadInput, match=r"client ann .*batch-size 5.* just one"):
-        problem(configured(examples, "BatchNorm", batch_size=5))
+    settings = configured(examples, "BatchNorm", batch_size=5, scheme="fedavg")
+    assert len(problem(settings).data.clients["ann"].train) == 6
+    assert finished(settings).summary["failures"] == 0
+
+
+@pytest.mark.parametrize(("model", "refused"), [("Untracked", True), ("BatchNorm", False)])
+def test_running_statistics_judge_a_single_example(
+    model: str, refused: bool, tmp_path: Path
+) -> None:
+    """A client with 8 examples, of which one is for its test."""
+    (tmp_path / "ann").mkdir()
+    np.savez(tmp_path / "ann" / "all.npz", x=np.eye(8), y=np.arange(8) % CLASSES)
+    keys = {"data": {"name": "folder", "path": str(tmp_path), "test_fraction": 0.12}}
+    settings = parse(kebab({**keys, "batch_size": 0, "model": {"name": f"tests.zoo:{model}"}}))
+    with pytest.raises(BadInput, match="client ann a test part") if refused else nullcontext():
+        assert len(problem(settings).data.clients["ann"].test) == 1

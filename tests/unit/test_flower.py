@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, R
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from bouquet import BadInput, RunFailed
 from bouquet.client_app.stores import read_state
@@ -236,6 +237,79 @@ def test_a_label_too_many_is_told_to_the_server() -> None:
 
     with pytest.raises(BadInput, match=r"data has the label \d, but there are 3 classes"):
         train(PersonalizedStrategy("apfl"), client_app(Net, wrong, classes=CLASSES))
+
+
+class Normed(nn.Module):
+    """A user's own with batch norm, and a constant that is drawn at random."""
+
+    features: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("features", torch.randn(FEATURES, 4))
+        self.norm = nn.BatchNorm1d(4)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        said: Tensor = self.head(self.norm(x @ self.features))
+        return said
+
+
+def normed(seed: int = 0) -> Normed:
+    """As its user has it, trained a little already."""
+    torch.manual_seed(seed)
+    module = Normed()
+    module(torch.randn(50, FEATURES))
+    return module
+
+
+@pytest.mark.parametrize(
+    ("scheme", "keys", "still"),
+    [
+        ("apfl", {}, ["features"]),
+        ("fedbn", {}, ["features", "norm"]),
+        ("fedavg", {"statistics": "frozen"}, ["features", "norm.running", "norm.num"]),
+        ("fedavg", {"server_optimizer": "momentum"}, ["features"]),
+    ],
+)
+def test_a_model_may_have_batch_norm(scheme: str, keys: dict[str, Any], still: list[str]) -> None:
+    """The result is a whole state again, in PyTorch's types; all moves but what must not."""
+    module, app = normed(), client_app(Normed, load, classes=CLASSES)
+    strategy = PersonalizedStrategy(scheme, **QUICK, **keys)
+    result = train(strategy, app, ArrayRecord(module.state_dict()))
+    before, after = module.state_dict(), result.arrays.to_torch_state_dict()
+    Normed().load_state_dict(after, strict=True)
+    assert {n: v.dtype for n, v in after.items()} == {n: v.dtype for n, v in before.items()}
+    kept = {name for name, value in before.items() if torch.equal(value, after[name])}
+    assert kept == {name for name in before if name.startswith(tuple(still))}
+
+
+@pytest.mark.parametrize("statistics", ["average", "frozen"])
+def test_nodes_use_the_buffers_that_the_server_has(statistics: str) -> None:
+    """Not those of a model they made themselves: after tiny steps they say what it says."""
+    module, app = normed().eval(), client_app(Normed, load, classes=CLASSES)
+    arrays = ArrayRecord(module.state_dict())
+    keys: dict[str, Any] = {"local_steps": 1, "lr": 1e-20, "statistics": statistics}
+    (metrics,) = train(
+        PersonalizedStrategy("fedavg", **keys), app, arrays, rounds=1
+    ).evaluate_metrics_clientapp.values()
+    losses = []
+    with torch.no_grad():
+        for place in range(3):
+            _, _, x_test, y_test = map(torch.as_tensor, examples(place))
+            losses.append(float(cross_entropy(module(x_test.float()), y_test)))
+    same = metrics["shared_loss"] == pytest.approx(sum(losses) / 3, rel=1e-5)
+    assert same == (statistics == "frozen")  # else they have seen batches
+
+
+def test_arrays_without_buffers_are_refused() -> None:
+    arrays = ArrayRecord({n: p.detach() for n, p in normed().named_parameters()})
+    with pytest.raises(BadInput, match=r"whole state_dict\(\), and lack 'norm.running_mean'"):
+        train(
+            PersonalizedStrategy("apfl", **QUICK),
+            client_app(Normed, load, classes=CLASSES),
+            arrays,
+        )
 
 
 def order(kind: str, config: Mapping[str, Any], note: Mapping[str, Any]) -> tuple[Message, Context]:

@@ -77,7 +77,7 @@ def test_the_documented_model_has_every_split(module: Write) -> None:
     }
 
 
-NET = "from torch import nn\n\ndef Net(input_shape, classes):\n    "
+NET = "import torch\nfrom torch import nn\n\ndef Net(input_shape, classes):\n    "
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,15 @@ NET = "from torch import nn\n\ndef Net(input_shape, classes):\n    "
             "fails for examples of shape 64 and 10 classes: TypeError: ",
         ),
         (
-            NET + "return nn.BatchNorm1d(64)",
+            NET + "a = nn.BatchNorm1d(64, affine=False)\n    "
+            "return nn.Sequential(a, a, nn.Linear(64, classes))",
             "mynets:Net",
-            "nothing but parameters, and has the buffer 'running_mean': use group norm",
+            "must not have a buffer under two names, such as '0.running_mean' and",
+        ),
+        (
+            NET + "return nn.ParameterDict({'w~': nn.Parameter(torch.ones(3))})",
+            "mynets:Net",
+            "must not have a parameter whose name ends in '~', such as 'w~'",
         ),
         (
             NET + "a = nn.Linear(64, 64)\n    return nn.Sequential(a, a)",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import get_total_norm
 
@@ -17,7 +17,7 @@ from bouquet.core.descent import Sgd, descend, slope, slope_in_vmap
 from bouquet.core.errors import BadInput
 from bouquet.core.optimizers import KINDS, Memory, Optimizer
 from bouquet.core.scheme import Work
-from bouquet.core.task import Batch
+from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Tree, pick
 from bouquet.laboratory import SMALL, one_client
 from bouquet.problem import Problem, problem
@@ -30,6 +30,7 @@ Start = Callable[..., Run]
 REMEMBERING = [kind for kind in KINDS if kind != "sgd"]
 every_optimizer = pytest.mark.parametrize("kind", REMEMBERING)
 
+TASK = Task(nn.Identity(), {}, classes=0)  # of work whose objective asks for none
 EXACT = 1e-11  # in double precision, what differs by rounding alone
 TINY: dict[str, Any] = {
     "dtype": "float64",
@@ -248,7 +249,7 @@ def test_steps_in_several_stretches_are_the_steps_in_one(kind: str) -> None:
     """A scheme may move a part, hold another, and go on."""
     taken = [batch(float(n)) for n in range(4)]
     whole = descend(parabola, weights(3.0, -1.0), taken, sgd(kind))
-    work = Work(task=None, sgd=sgd(kind), batches=(), memory=Memory(Optimizer(kind)))  # type: ignore[arg-type]
+    work = Work(TASK, sgd(kind), batches=(), memory=Memory(Optimizer(kind)))
     halfway = work.descend(parabola, weights(3.0, -1.0), taken[:2])
     assert work.descend(parabola, halfway, taken[2:])["w"].equal(whole["w"])
     anew = replace(work, memory=None)
@@ -257,7 +258,7 @@ def test_steps_in_several_stretches_are_the_steps_in_one(kind: str) -> None:
 
 def test_two_things_of_one_name_are_refused_and_names_tell_them_apart() -> None:
     rule = sgd("adam")
-    work = Work(task=None, sgd=rule, batches=(), memory=Memory(rule.optimizer))  # type: ignore[arg-type]
+    work = Work(TASK, rule, batches=(), memory=Memory(rule.optimizer))
     work.descend(parabola, weights(3.0), [batch(1.0)])
     with pytest.raises(BadInput, match=r"moves two things called 'w'.*part='v'"):
         work.descend(parabola, weights(5.0), [batch(1.0)])

@@ -36,6 +36,8 @@ class Plan:
         From local steps to batches, for schemes that draw more than one a step.
     chance : bool
         Whether every step needs a seed, because the model draws at random.
+    share : float
+        The share of a client's examples, rounded up, that a pass goes through.
     """
 
     steps: int
@@ -43,6 +45,7 @@ class Plan:
     batch_size: int
     draws: Callable[[int], int] = lambda steps: steps
     chance: bool = False
+    share: float = 1.0
 
 
 class Draw(NamedTuple):
@@ -109,17 +112,18 @@ def _chance(clients: Sequence[str], steps: int, seeds: tuple[int | str, ...]) ->
     return torch.from_numpy(np.stack(drawn))
 
 
-def _table(count: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
+def _table(held: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
     """A client's examples by step and place; places a short batch leaves empty are -1."""
+    count = math.ceil(plan.share * held - 1e-9)  # 0.1 * 30 is a little more than 3
     size = min(plan.batch_size or count, count)
     per_pass = math.ceil(count / size)
     steps = plan.draws(plan.steps or plan.epochs * per_pass)
-    if size == count:  # full batches: there is no order to choose
+    if size == held:  # full batches: there is no order to choose
         return np.broadcast_to(np.arange(count), (steps, size))
     passes = math.ceil(steps / per_pass)
     order = np.full((passes, per_pass * size), -1)
     for row in order:
-        row[:count] = rng.permutation(count)
+        row[:count] = rng.permutation(held)[:count]
     return order.reshape(-1, size)[:steps]
 
 

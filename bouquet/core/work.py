@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from bouquet.core.descent import Sgd, Step, descend
@@ -35,6 +36,8 @@ class Work:
         clients do a random part of the work. Clients that train together have the same.
     watch : callable, optional
         Told of every step: the points before and after it, and its batch.
+    data : sequence of Batch
+        The part of the client's training data that the scheme looks through, each example once.
     """
 
     task: Task
@@ -44,6 +47,7 @@ class Work:
     round: int = 1
     luck: float = 0.0
     watch: Callable[[Any, Any, Any], None] | None = None
+    data: Sequence[Batch] = ()
 
     @property
     def local_batches(self) -> Sequence[Batch]:
@@ -53,6 +57,13 @@ class Work:
     def some_batches(self, steps: int) -> Sequence[Batch]:
         """The first so many batches; 0 for those of the local steps."""
         return self.batches[:steps] if steps else self.local_batches
+
+    def loss_on_data(self, params: Tree) -> Tensor:
+        """A model's mean loss over the examples of ``data``, as when it is used."""
+        losses = [self.task.losses(params, batch.x, batch.y)[0] for batch in self.data]
+        real = [(b.weight > 0).to(loss.dtype) for b, loss in zip(self.data, losses, strict=True)]
+        total = torch.stack([loss @ one for loss, one in zip(losses, real, strict=True)]).sum()
+        return total / torch.stack([one.sum() for one in real]).sum()
 
     def descend(
         self,

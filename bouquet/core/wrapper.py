@@ -22,7 +22,7 @@ FACTS = (
         "decay",
         "later",
     ),
-    "first_shows",
+    *("first_shows", "sent"),
 )
 
 
@@ -134,6 +134,10 @@ class Wrapper(Scheme[Any, Any, Any, Any]):
     def adapts(self) -> int:
         """As the scheme does."""
         return self.inner.adapts()
+
+    def looks(self) -> float:
+        """As the scheme does."""
+        return self.inner.looks()
 
     def personal_part(self, split: str) -> str:
         """As the scheme does."""

@@ -64,7 +64,7 @@ def listed(chosen: list[str]) -> list[Mutant]:
     for scheme, group in tomllib.loads(LIST.read_text("utf-8")).items():
         tests = tuple(f"tests/unit/test_{name}.py" for name in group["tests"])
         for one in group["mutant"]:
-            file = one.get("file", f"strategies/{scheme}.py")
+            file = one.get("file", f"strategies/{scheme.replace('-', '_')}.py")
             texts = one["mistake"], file, one["old"].strip("\n"), one["new"].strip("\n")
             found.append(Mutant(scheme, tests, group["about"], *texts))
     unknown = set(chosen) - {one.scheme for one in found}

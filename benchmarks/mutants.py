@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LIST = ROOT / "benchmarks" / "mutants.toml"
 TABLE = LIST.with_suffix(".md")
 NOTES = ROOT / "runs" / "mutants.json"
-TREE = ("bouquet", "client_app", "data", "models", "server_app", "strategies", "tests")
+TREE = ("bouquet", "client_app", "models", "server_app", "strategies", "tests")
 # What tests import of others', once for all mutants: it takes longer than most of the tests.
 PRELOAD = [
     "torch", "torch._dynamo", "flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.superlink.grid",
@@ -77,7 +77,9 @@ def caught_by(mutant: Mutant) -> str:
     """The first test that fails, or that the mutant survived. Runs in a process of its own."""
     with tempfile.TemporaryDirectory() as place:
         for name in TREE:
-            shutil.copytree(ROOT / name, Path(place, name), ignore=shutil.ignore_patterns("*.pyc"))
+            # Links stay links: the rooms of bouquet/ must be those the mistake is planted in.
+            skipped = shutil.ignore_patterns("*.pyc")
+            shutil.copytree(ROOT / name, Path(place, name), symlinks=True, ignore=skipped)
         shutil.copy(ROOT / "pyproject.toml", place)
         if mutant.mistake:
             path = Path(place, mutant.file)

@@ -23,7 +23,8 @@ see its gradient. A local step is one joint step of both from the same point on 
 γ = 0 the generic half is FedAvg, whatever φ does.
 
 Both heads are linear in the same z, so their sum is one layer with the weights ψ + φ_m: φ_m is kept
-as a correction to the output layer, and a client's own model has the shared one's form. How φ_m
+as a correction to the output layer, and a client's own model has the shared one's form; a model
+without such a layer, as the transformer, whose embedding serves as one, is refused. How φ_m
 starts the paper leaves open; at 0 a client predicts with the shared model until it has learned. The
 variant whose P-head comes from a hypernetwork is not here.
 """
@@ -93,6 +94,11 @@ class FedRoD(Averaging[Personal]):
         if not task.classes:
             raise BadInput(
                 "scheme must not be 'fedrod' for data without classes, which it could not balance."
+            )
+        if len({name.rpartition(".")[0] for name in task.personal}) > 1:
+            raise BadInput(
+                "scheme must not be 'fedrod' for a model whose output is no layer of its own, such "
+                "as 'transformer', whose output layer is its embedding."
             )
         return super().init_server(task)
 

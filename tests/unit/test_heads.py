@@ -16,7 +16,7 @@ from bouquet.core.errors import BadInput
 from bouquet.core.scheme import Model, Work
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Nothing, Tree
-from bouquet.problem import problem
+from bouquet.problem import make_task, problem
 from bouquet.settings import parse
 from bouquet.strategies import fedrod, fedsim
 from bouquet.strategies.fedbabu import FedBABU
@@ -281,6 +281,12 @@ def test_fedrods_newcomers_learn_a_head_and_nothing_else(start: Start) -> None:
 def test_fedrod_is_refused_where_there_are_no_classes(start: Start, quadratics: Quadratics) -> None:
     with pytest.raises(BadInput, match=r"^scheme must not be 'fedrod' for data without classes"):
         start(scheme="fedrod", **quadratics.keys)
+
+
+def test_fedrod_is_refused_where_the_output_is_no_layer_of_its_own() -> None:
+    settings = parse({"scheme": "fedrod", "model.name": "transformer", "model.width": 8})
+    with pytest.raises(BadInput, match=r"^scheme must not be 'fedrod' for a model whose output"):
+        FedRoD().init_server(make_task(settings, (5,), 7, None))
 
 
 @pytest.mark.parametrize(

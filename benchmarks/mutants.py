@@ -64,7 +64,7 @@ def listed(chosen: list[str]) -> list[Mutant]:
     for scheme, group in tomllib.loads(LIST.read_text("utf-8")).items():
         tests = tuple(f"tests/unit/test_{name}.py" for name in group["tests"])
         for one in group["mutant"]:
-            file = one.get("file", f"strategies/{scheme}.py")
+            file = one.get("file", f"strategies/{scheme.replace('-', '_')}.py")
             texts = one["mistake"], file, one["old"].strip("\n"), one["new"].strip("\n")
             found.append(Mutant(scheme, tests, group["about"], *texts))
     unknown = set(chosen) - {one.scheme for one in found}
@@ -77,8 +77,9 @@ def caught_by(mutant: Mutant) -> str:
     """The first test that fails, or that the mutant survived. Runs in a process of its own."""
     with tempfile.TemporaryDirectory() as place:
         for name in TREE:
-            # Links stay links: a mistake must be planted where it is imported from.
-            shutil.copytree(ROOT / name, Path(place, name), True, shutil.ignore_patterns("*.pyc"))
+            # Links stay links: the rooms of bouquet/ must be those the mistake is planted in.
+            skipped = shutil.ignore_patterns("*.pyc")
+            shutil.copytree(ROOT / name, Path(place, name), symlinks=True, ignore=skipped)
         shutil.copy(ROOT / "pyproject.toml", place)
         if mutant.mistake:
             path = Path(place, mutant.file)

@@ -5,7 +5,7 @@ import math
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -94,8 +94,10 @@ def one_client(settings: Settings) -> tuple[Problem, Work, Any, Any]:
     own = loaded.data.clients["000"].train
     drawn = draw(["000"], [own], Plan(4, 0, 8, scheme.draws), (0, "train", 1), settings.dtype)
     batches = steps(pick(gather(loaded.data.x, loaded.data.y, drawn), 0))
+    data = draw(["000"], [own], Plan(0, 1, 8), (0, "train-data", 1), settings.dtype)
+    seen = steps(pick(gather(loaded.data.x, loaded.data.y, data), 0))
     payload = row_of(scheme, scheme.downlink(welcomed(settings, loaded), ["000"]), 0)
-    work = Work(loaded.task, settings.sgd, batches, steps=4)
+    work = Work(loaded.task, settings.sgd, batches, steps=4, data=seen)
     return loaded, work, payload, scheme.init_personal(loaded.task, len(own))
 
 
@@ -198,9 +200,15 @@ def _table(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def kept_numbers(folder: Path) -> set[float]:
-    """All numbers of the states in a folder."""
-    return {n for file in folder.glob("*.safetensors") for n in numbers(_tensors(file).values())}
+def kept_numbers(folder: Path, fields: Collection[str] | None = None) -> set[float]:
+    """All numbers of the states in a folder, or those of some fields."""
+    return {
+        number
+        for file in folder.glob("*.safetensors")
+        for name, value in _tensors(file).items()
+        if fields is None or name.partition("/")[0] in fields
+        for number in numbers([value])
+    }
 
 
 def moved_twice(folder: Path) -> set[float]:

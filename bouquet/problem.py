@@ -93,14 +93,18 @@ def make_task(
     With ``make`` the model is what it makes, and only called by the name of the settings.
     """
     personal = replace(settings.personal, split=settings.split)
-    module = build(
-        settings.model, input_shape, classes, settings.run.seed, settings.dtype, personal, make
-    )
+    try:
+        module = build(
+            settings.model, input_shape, classes, settings.run.seed, settings.dtype, personal, make
+        )
+        statistics, constants = buffers_of(module, input_shape, settings.dtype)
+        parameters = [name for name, _ in module.named_parameters()]
+        names = personal_names([*parameters, *statistics], personal.split, named_splits(module))
+    except BadInput as error:  # in the words of the key that the user may have set
+        raise BadInput(str(error).replace("personal.split", settings.split_key)) from error
     initial = {name: value.detach() for name, value in module.named_parameters()}
     if init is not None:
         initial = {name: init.to(settings.dtype) for name in initial}
-    statistics, constants = buffers_of(module, input_shape, settings.dtype)
-    names = personal_names([*initial, *statistics], personal.split, named_splits(module))
     # On meta, the module is the structure without a second copy of the weights.
     structure = module.to("meta").train()
     run = settings.run

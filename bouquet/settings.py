@@ -291,6 +291,12 @@ class Settings:
         return self.scheme.personal_part(self.personal.split)
 
     @property
+    def split_key(self) -> str:
+        """The key that says so: the one for all schemes, or the scheme's own."""
+        common = self.scheme.personal_part("any") == "any"
+        return "personal.split" if common else f"{self.scheme.name}.split"
+
+    @property
     def sgd(self) -> Sgd:
         """How clients take their local steps."""
         run = self.run

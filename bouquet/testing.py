@@ -121,6 +121,7 @@ def sends_nothing_personal(room: Laboratory) -> None:
     secrets -= numbers([*task.initial.values(), *flatten(scheme.init_personal(task, 1)).values()])
     secrets -= {0.0, 1.0}
     assert bool(secrets) == scheme.stateful, "its clients keep nothing, or nothing that moves"
+    secrets -= kept_numbers(folder, scheme.sent)
     for reply in replies if not scheme.exception else ():
         assert not secrets & sent_numbers(reply), "a number that a client keeps was sent"
         sent = sent_bytes(reply)

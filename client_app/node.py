@@ -131,6 +131,7 @@ class Node:
                 personal,
                 batches,
                 self.settings.run.cohort,
+                self._looked_through(chunk, "train", round_),
             )
             personal = moved(personal, CPU)
             valid = finite(upload, len(chunk)) & finite(personal, len(chunk))
@@ -187,12 +188,14 @@ class Node:
         self, clients: Sequence[str], before: int, plan: Plan, result: Result
     ) -> Iterator[tuple[list[str], list[Any]]]:
         """Chunks of clients with their personal states; those without a usable one fail."""
-        per_step = max(1, plan.batch_size) * self.problem.data.x[:1].nbytes
         scheme, most = self.settings.scheme, self.settings.run.cohort_chunk
+        data = self.problem.data
+        held = max((len(data.clients[c].train) for c in clients if c in data.clients), default=0)
+        drawn = plan.draws(plan.steps) * max(1, plan.batch_size)
         for chunk in cohort.chunks(
             clients,
             self.problem.work,
-            plan.draws(plan.steps) * per_step,
+            int(drawn + scheme.looks() * held) * data.x[:1].nbytes,
             1 if scheme.alone else most,
             cohort.records(self.problem.work, plan.steps, plan.batch_size),
         ):
@@ -222,17 +225,18 @@ class Node:
         x, y, real = self._side_by_side([self.problem.data.clients[c].test for c in clients])
         work = self._work(round_, clients)
         adapts = scheme.adapts()
-        differ = scheme.stateful or adapts > 0 or bool(scheme.payload_rows) or adapt >= 0
+        looks = adapts > 0 or scheme.looks() > 0
+        differ = scheme.stateful or looks or bool(scheme.payload_rows) or adapt >= 0
         if adapt >= 0:
             plan = Plan(adapt * run.local_steps, adapt * run.local_epochs, run.batch_size)
             batches = self._batches(clients, plan, "join", round_)
-            own = cohort.newcomers(scheme, work, payload, batches, self.settings.run.cohort)
+            seen = self._looked_through(clients, "join", round_)
+            own = cohort.newcomers(scheme, work, payload, batches, run.cohort, seen)
         elif differ:
             plan = Plan(adapts, 0, run.batch_size)
             batches = self._batches(clients, plan, "adapt", round_)
-            own = cohort.predictors(
-                scheme, work, payload, personal, batches, self.settings.run.cohort
-            )
+            seen = self._looked_through(clients, "adapt", round_)
+            own = cohort.predictors(scheme, work, payload, personal, batches, run.cohort, seen)
         else:
             own = scheme.predictor(work, payload, Nothing())
         received = scheme.shared(task, payload)
@@ -274,6 +278,12 @@ class Node:
         a_step = self.settings.scheme.batches_a_step if trains else 1
         decay = self.settings.run.lr_decay_per_step
         return paces(taken, batches.active.shape[1], a_step, decay).to(batches.active)
+
+    def _looked_through(self, clients: list[str], purpose: str, round_: int) -> tuple[Batch, ...]:
+        """The part of their data that clients look through, for schemes that have them do so."""
+        share = self.settings.scheme.looks()
+        plan = Plan(0, 1, self.settings.run.batch_size, share=share)
+        return (self._batches(clients, plan, f"{purpose}-data", round_),) if share else ()
 
     def _there(self, value: Any) -> Any:
         """A record where the work is done."""

@@ -13,11 +13,28 @@ paper                 here
 ====================  ====================================================
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bouquet.core.config import MOST_STEPS, key
 from bouquet.core.scheme import Model, Work
+from bouquet.core.task import Batch
 from bouquet.strategies.fedsim import FedSim, Parts, Personal, merge, tuned
+
+
+def alternated(
+    work: Work, start: Parts, own: Sequence[Batch], shared: Sequence[Batch], lr: float = 0.0
+) -> tuple[Model, Personal]:
+    """Steps on v with u as it is, by default at the run's rate, then on u with the new v."""
+    u, _ = start
+    v = tuned(work, start, own, lr)
+    moved = work.descend(
+        lambda parts, batch: work.task.loss(merge(parts), batch),
+        Parts(u, v),
+        shared,
+        hold=("v",),
+    )
+    return Model(moved.u), Personal(v)
 
 
 @dataclass(frozen=True)
@@ -40,12 +57,6 @@ class FedAlt(FedSim):
         self, work: Work, payload: Model, personal: Personal
     ) -> tuple[Model, Personal]:
         """τ_v steps on v, then τ_u steps on u."""
-        u, v = self.start(work, payload, personal)
-        v = tuned(work, Parts(u, v), work.some_batches(self.personal_steps), self.personal_lr)
-        moved = work.descend(
-            lambda parts, batch: work.task.loss(merge(parts), batch),
-            Parts(u, v),
-            work.local_batches,
-            hold=("v",),
-        )
-        return Model(moved.u), Personal(v)
+        own = work.some_batches(self.personal_steps)
+        start = self.start(work, payload, personal)
+        return alternated(work, start, own, work.local_batches, self.personal_lr)

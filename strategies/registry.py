@@ -12,16 +12,24 @@ from bouquet.strategies.apfl import APFL
 from bouquet.strategies.centralized import Centralized
 from bouquet.strategies.dfedu import DFedU
 from bouquet.strategies.ditto import Ditto
+from bouquet.strategies.fedala import FedALA
 from bouquet.strategies.fedalt import FedAlt
 from bouquet.strategies.fedavg import FedAvg
+from bouquet.strategies.fedbabu import FedBABU
 from bouquet.strategies.fedbn import FedBN
+from bouquet.strategies.fedper import FedPer
 from bouquet.strategies.fedprox import FedProx
+from bouquet.strategies.fedrep import FedRep
+from bouquet.strategies.fedrod import FedRoD
 from bouquet.strategies.fedsim import FedSim
 from bouquet.strategies.fedu import FedU
 from bouquet.strategies.finetune import Finetune
+from bouquet.strategies.ifca import IFCA
+from bouquet.strategies.lg_fedavg import LGFedAvg
 from bouquet.strategies.local import Local
 from bouquet.strategies.minibatch import Minibatch
 from bouquet.strategies.mocha import Mocha
+from bouquet.strategies.mr_mtl import MRMTL
 from bouquet.strategies.perfedavg import PerFedAvg
 from bouquet.strategies.pfedme import PFedMe
 from bouquet.strategies.plsgd import PLSGD
@@ -39,6 +47,14 @@ SCHEMES: dict[str, type[AnyScheme]] = {
         FedSim,
         FedAlt,
         FedBN,
+        FedPer,
+        FedRep,
+        LGFedAvg,
+        FedBABU,
+        FedRoD,
+        FedALA,
+        IFCA,
+        MRMTL,
         PLSGD,
         PerFedAvg,
         Ditto,

@@ -24,8 +24,18 @@ from bouquet.engines import simulate, with_nodes
 from bouquet.server_app.main import Job
 from bouquet.settings import Settings, parse
 from bouquet.storage.runfolder import RunFolder
+from bouquet.strategies import SCHEMES
 
 Array = NDArray[np.float64]
+
+# A scheme that takes its steps and its predictions as they are from another of ours differs from it
+# in facts and defaults alone. Tests that put every scheme to work leave it out: its own tests say
+# that it ends with the other's bits.
+WORKING = [
+    name
+    for name, kind in SCHEMES.items()
+    if kind.pooled or {"local_update", "predictor", "assembled"} & vars(kind).keys()
+]
 
 # A console keeps for life the width that COLUMNS has when it is made; made now, without one, it
 # takes the width that each test sets.

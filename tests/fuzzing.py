@@ -234,6 +234,7 @@ SCHEMES: list[dict[str, object]] = [
     {"scheme": "fedu"},
     {"scheme": "dfedu"},
     {"scheme": "afl"},
+    {"scheme": "ifca", "ifca.clusters": 3},
     {"scheme": "pfedme", "server-optimizer": "yogi", "weights": "agnostic"},
     {"scheme": "mocha", "mocha.omega": "learned", "mocha.omega-every": 1, "model.name": "linear"},
 ]

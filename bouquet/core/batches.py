@@ -38,6 +38,8 @@ class Plan:
         Whether every step needs a seed, because the model draws at random.
     paired : bool
         Whether an example that would be a batch of its own joins the batch before it.
+    share : float
+        The share of a client's examples, rounded up, that a pass goes through.
     """
 
     steps: int
@@ -46,6 +48,7 @@ class Plan:
     draws: Callable[[int], int] = lambda steps: steps
     chance: bool = False
     paired: bool = False
+    share: float = 1.0
 
     def local_steps(self, count: int) -> int:
         """The local steps of a client with so many examples."""
@@ -125,28 +128,31 @@ def _chance(clients: Sequence[str], steps: int, seeds: tuple[int | str, ...]) ->
     return torch.from_numpy(np.stack(drawn))
 
 
-def _table(count: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
+def _table(held: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
     """A client's examples by step and place; places a short batch leaves empty are -1."""
+    count = math.ceil(plan.share * held - 1e-9)  # 0.1 * 30 is a little more than 3
     size = plan.size(count)
     per_pass = plan.per_pass(count)
     steps = plan.draws(plan.local_steps(count))
-    if size == count:  # full batches: there is no order to choose
+    if size == held:  # full batches: there is no order to choose
         return np.broadcast_to(np.arange(count), (steps, size))
     if per_pass * size < count:
-        return _paired(count, size, steps, rng)
+        return _paired(held, count, size, steps, rng)
     passes = math.ceil(steps / per_pass)
     order = np.full((passes, per_pass * size), -1)
     for row in order:
-        row[:count] = rng.permutation(count)
+        row[:count] = rng.permutation(held)[:count]
     return order.reshape(-1, size)[:steps]
 
 
-def _paired(count: int, size: int, steps: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _paired(
+    held: int, count: int, size: int, steps: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
     """The same, where the last example of a pass joins the batch before it."""
     passes = math.ceil(steps / (count // size))
     table = np.full((passes, count // size, size + 1), -1)
     for rows in table:
-        order = rng.permutation(count)
+        order = rng.permutation(held)[:count]
         rows[:, :size], rows[-1, size] = order[:-1].reshape(-1, size), order[-1]
     return table.reshape(-1, size + 1)[:steps]
 

@@ -123,7 +123,13 @@ def choice(scheme: AnyScheme, task: Task, asked: str) -> str:
 
 
 def update(
-    scheme: AnyScheme, work: Work, payload: Any, personal: Any, batches: Batch, how: str
+    scheme: AnyScheme,
+    work: Work,
+    payload: Any,
+    personal: Any,
+    batches: Batch,
+    how: str,
+    data: tuple[Batch, ...] = (),
 ) -> tuple[Any, Any]:
     """A chunk's local updates: uploads and new personal states, stacked.
 
@@ -141,30 +147,45 @@ def update(
         Their batches, with the axes client, step, place.
     how : str
         ``vmap``, ``loop``, ``compiled``, or ``auto`` for whichever works.
+    data : tuple of Batch
+        What they look through, with the same axes; empty for schemes that do not.
     """
-    return _together(scheme.local_update, scheme, work, payload, personal, batches, how)
+    return _together(scheme.local_update, scheme, work, payload, personal, batches, how, data)
 
 
 def predictors(
-    scheme: AnyScheme, work: Work, payload: Any, personal: Any, batches: Batch, how: str
+    scheme: AnyScheme,
+    work: Work,
+    payload: Any,
+    personal: Any,
+    batches: Batch,
+    how: str,
+    data: tuple[Batch, ...] = (),
 ) -> Tree:
     """A chunk's own models, stacked; the parameters are those of :func:`update`."""
 
     def predict(own: Work, received: Any, state: Any) -> tuple[Model, Nothing]:
         return Model(scheme.predictor(own, received, state)), Nothing()
 
-    models, _ = _together(predict, scheme, work, payload, personal, batches, how)
+    models, _ = _together(predict, scheme, work, payload, personal, batches, how, data)
     return cast(Tree, models.w)
 
 
-def newcomers(scheme: AnyScheme, work: Work, payload: Any, batches: Batch, how: str) -> Tree:
+def newcomers(
+    scheme: AnyScheme,
+    work: Work,
+    payload: Any,
+    batches: Batch,
+    how: str,
+    data: tuple[Batch, ...] = (),
+) -> Tree:
     """The models of clients that join after training, stacked; see :func:`update`."""
     shared = scheme.shared(work.task, payload)
 
     def adapt(own: Work, received: Any, state: Nothing) -> tuple[Model, Nothing]:
         return Model(scheme.newcomer(own, received, shared)), Nothing()
 
-    models, _ = _together(adapt, scheme, work, payload, Nothing(), batches, how)
+    models, _ = _together(adapt, scheme, work, payload, Nothing(), batches, how, data)
     return cast(Tree, models.w)
 
 
@@ -176,28 +197,36 @@ def _together(
     personal: Any,
     batches: Batch,
     how: str,
+    data: tuple[Batch, ...],
 ) -> tuple[Any, Any]:
     """Do one client's work for all of a chunk."""
     by_client = {name: getattr(payload, name) for name in scheme.payload_rows}
     chosen = choice(scheme, work.task, how)
     work = replace(work, sgd=replace(work.sgd, recorded=_recorded(work, batches, chosen)))
 
-    def one_of_many(own: Batch, mine: dict[str, Any], state: Any) -> tuple[Any, Any]:
+    def one_of_many(
+        own: Batch, mine: dict[str, Any], state: Any, seen: tuple[Batch, ...]
+    ) -> tuple[Any, Any]:
         sgd = replace(work.sgd, gradient=slope_in_vmap)
-        return one(replace(work, batches=steps(own), sgd=sgd), payload._replace(**mine), state)
+        given = replace(work, batches=steps(own), sgd=sgd, data=steps(seen[0]) if seen else ())
+        return one(given, payload._replace(**mine), state)
 
     count = len(batches.active)
     if chosen == "vmap" and (count > 1 or how == "vmap"):
         keep_freed_memory()
         try:
-            return vmap(one_of_many)(batches, by_client, personal)
+            return vmap(one_of_many)(batches, by_client, personal, data)
         except (RuntimeError, NotImplementedError) as error:
             if how == "vmap":
                 raise
             _say_one_by_one(work.task, error)
     results = [
         one(
-            replace(work, batches=_steps_of(batches, i, work.task.whole)),
+            replace(
+                work,
+                batches=_steps_of(batches, i, work.task.whole),
+                data=_steps_of(data[0], i, work.task.whole) if data else (),
+            ),
             row_of(scheme, payload, i),
             pick(personal, i),
         )

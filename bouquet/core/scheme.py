@@ -84,7 +84,8 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
         that reach the server one by one instead of as a mean. Both then have the client as
         their first axis.
     alone : bool
-        Whether clients train one by one, because their states have unequal shapes.
+        Whether clients train one by one, because their states have unequal shapes or how long
+        they work depends on what they find.
     pooled : bool
         Whether there is one learner that has everybody's data. Simulations only.
     batches_a_step : int
@@ -102,6 +103,8 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
         its name; empty where any optimizer will do.
     first_shows : bool
         Whether a client's first upload is what it then keeps, because that starts at 0.
+    sent : tuple of str
+        Fields of what a client keeps that it has sent as well.
     """
 
     name: ClassVar[str] = ""
@@ -125,6 +128,7 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
     later: ClassVar[str] = ""
     plain: ClassVar[str] = ""
     first_shows: ClassVar[bool] = False
+    sent: ClassVar[tuple[str, ...]] = ()
     _records: ClassVar[Records] = Records(*_SIDES)
 
     def __init_subclass__(cls) -> None:
@@ -209,6 +213,13 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
     def adapts(self) -> int:
         """Batches of training data the predictor needs."""
         return 0
+
+    def looks(self) -> float:
+        """The share of its training data that a client looks through beside its steps.
+
+        It is drawn anew in every round and given as ``work.data``, also for the predictor.
+        """
+        return 0.0
 
     def diagnostics(self, personal: Personal, shared: Tree) -> Tree:
         """Numbers about a client's personal state that a simulation may tell."""

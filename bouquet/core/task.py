@@ -207,12 +207,16 @@ class Task:
         gap = output - y
         return 0.5 * torch.einsum("bi,bij,bj->b", gap, x, gap)
 
-    def loss(self, params: Tree, batch: Batch) -> Tensor:
-        """The batch's mean loss, f(w; ξ), with the decay where there is one."""
+    def loss(self, params: Tree, batch: Batch, shift: Tensor | None = None) -> Tensor:
+        """The batch's mean loss, f(w; ξ), with the decay where there is one.
+
+        With a ``shift`` it is that of the outputs with so much added.
+        """
         seed = int(batch.chance) if self.draws else 0
         output, statistics = self._learn(params, batch.x, seed)
         if statistics:
             tell(params, statistics)
+        output = output if shift is None else output + shift
         loss = self._losses(output, batch.x, batch.y) @ batch.weight
         return loss + 0.5 * self.weight_decay * dot(params, params) if self.weight_decay else loss
 

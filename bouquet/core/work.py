@@ -41,6 +41,8 @@ class Work:
     memory : Memory, optional
         What the local optimizer remembers of the client's steps; without, every stretch of steps
         begins anew.
+    data : sequence of Batch
+        The part of the client's training data that the scheme looks through, each example once.
     """
 
     task: Task
@@ -51,6 +53,7 @@ class Work:
     luck: float = 0.0
     watch: Callable[[Any, Any, Any], None] | None = None
     memory: Memory | None = None
+    data: Sequence[Batch] = ()
 
     def rate(self, batch: Batch) -> float | Tensor:
         """The step size of a batch's step."""
@@ -72,6 +75,13 @@ class Work:
     def some_batches(self, steps: int) -> Sequence[Batch]:
         """The first so many batches; 0 for those of the local steps."""
         return self.batches[:steps] if steps else self.local_batches
+
+    def loss_on_data(self, params: Tree) -> Tensor:
+        """A model's mean loss over the examples of ``data``, as when it is used."""
+        losses = [self.task.losses(params, batch.x, batch.y)[0] for batch in self.data]
+        real = [(b.weight > 0).to(loss.dtype) for b, loss in zip(self.data, losses, strict=True)]
+        total = torch.stack([loss @ one for loss, one in zip(losses, real, strict=True)]).sum()
+        return total / torch.stack([one.sum() for one in real]).sum()
 
     def descend(
         self,

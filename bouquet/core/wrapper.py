@@ -23,8 +23,7 @@ FACTS = (
         "decay",
         "later",
     ),
-    "plain",
-    "first_shows",
+    *("plain", "first_shows", "sent"),
 )
 
 
@@ -136,6 +135,10 @@ class Wrapper(Scheme[Any, Any, Any, Any]):
     def adapts(self) -> int:
         """As the scheme does."""
         return self.inner.adapts()
+
+    def looks(self) -> float:
+        """As the scheme does."""
+        return self.inner.looks()
 
     def personal_part(self, split: str) -> str:
         """As the scheme does."""

@@ -20,16 +20,15 @@ from bouquet.problem import problem
 from bouquet.server_app.main import Job
 from bouquet.settings import Settings, parse
 from bouquet.storage.runfolder import RunFolder
-from bouquet.strategies import SCHEMES
 from tests import zoo
-from tests.conftest import Run, kebab
+from tests.conftest import WORKING, Run, kebab
 
 Start = Callable[..., Run]
 Finished = Callable[[Settings], Run]
 every_model = pytest.mark.parametrize("model", list(zoo.ZOO))
 every_scheme = pytest.mark.parametrize(
     "scheme",
-    [name for name in SCHEMES if name != "mocha"],  # it trains none but linear models
+    [name for name in WORKING if name != "mocha"],  # it trains none but linear models
 )
 # Torch would rather have its LSTM batched by hand.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
@@ -146,7 +145,7 @@ def test_a_seed_decides_dropout_and_statistics_on_ray_too(
         assert (inline.sha, inline.clients) == (ray.sha, ray.clients)
 
 
-@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "centralized"])
+@pytest.mark.parametrize("scheme", [name for name in WORKING if name != "centralized"])
 def test_a_point_of_a_curve_is_what_a_run_that_ends_there_reports(
     scheme: str, start: Start
 ) -> None:

@@ -18,7 +18,7 @@ from bouquet.models import ModelConfig
 from bouquet.problem import problem
 from bouquet.settings import Settings, parse
 from bouquet.strategies import SCHEMES
-from tests.conftest import Run, kebab
+from tests.conftest import WORKING, Run, kebab
 
 Finished = Callable[[Settings], Run]
 ROUNDS, NODES = 3, 2
@@ -26,7 +26,7 @@ ROUNDS, NODES = 3, 2
 KEYS: dict[str, Any] = {"clients_per_round": 3, "local_steps": 4, "batch_size": 8, "seed": 3}
 DATA = DataConfig(clients=5, partition="dirichlet")
 MLP = ModelConfig("mlp", hidden=8, layers=1)
-FEDERATED = [name for name, scheme in SCHEMES.items() if not scheme.pooled]
+FEDERATED = [name for name in WORKING if not SCHEMES[name].pooled]
 
 
 def model_for(scheme: str) -> ModelConfig:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SCHEME = '''\
-"""FedPer (Arivazhagan et al. 2019): everyone's body, a head of one's own."""
+"""Everyone's body, a head of one's own."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -25,12 +25,12 @@ class Head(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedPer(Averaging[Head]):
+class OwnHead(Averaging[Head]):
     """Body and head move together; the head stays at home."""
 
-    name = "fedper"
-    title = "Personalization layers"
-    paper = "Arivazhagan et al. 2019"
+    name = "ownhead"
+    title = "A head of one's own"
+    paper = "none yet"
     shares, keeps = "the body", "the head"
 
     head: str = key("output", "what the names of the head's parameters begin with")
@@ -69,11 +69,11 @@ FOLDER = {
     "client_app/__init__.py": "raise ImportError('this is the user\\'s own')\n",
     "server_app/__init__.py": "raise ImportError('this is the user\\'s own')\n",
     "test_mine.py": (
-        "from bouquet.testing import check_scheme\nfrom mine import FedPer\n\n\n"
-        "def test_the_laws():\n    check_scheme(FedPer)\n"
+        "from bouquet.testing import check_scheme\nfrom mine import OwnHead\n\n\n"
+        "def test_the_laws():\n    check_scheme(OwnHead)\n"
     ),
 }
-KEYS = ("scheme=./mine.py:FedPer", "model.name=./net.py:Net", "rounds=2", "data.clients=4")
+KEYS = ("scheme=./mine.py:OwnHead", "model.name=./net.py:Net", "rounds=2", "data.clients=4")
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +136,8 @@ def test_the_wheel_installs_one_name(environment: Path, tmp_path: Path) -> None:
 
 def test_somebody_elses_scheme_runs_on_inline_and_ray(environment: Path, folder: Path) -> None:
     assert len(SCHEME.splitlines()) <= 40
-    listed = run(folder, environment / "bouquet", "schemes", "./mine.py:FedPer")
-    assert "fedper.head=output" in listed
+    listed = run(folder, environment / "bouquet", "schemes", "./mine.py:OwnHead")
+    assert "ownhead.head=output" in listed
     assert simulated(environment, folder, "inline") == simulated(environment, folder, "ray")
 
 

@@ -293,17 +293,17 @@ def test_a_scheme_in_a_file_runs_on_ray_from_any_folder(
             import bouquet
 
             @dataclass(frozen=True)
-            class FedPer(FedAlt):
-                name = "fedper"
+            class Extra(FedAlt):
+                name = "mine"
                 extra: int = bouquet.key(1, "of no use", low=0)
             """
         )
     )
     monkeypatch.chdir(tmp_path)
-    keys: dict[str, Any] = {"fedper": {"extra": 2, "personal_steps": 1}, "rounds": 1, "clients": 3}
+    keys: dict[str, Any] = {"mine": {"extra": 2, "personal_steps": 1}, "rounds": 1, "clients": 3}
     runs = [
-        bouquet.simulate("./mine.py:FedPer", engine=engine, out=engine, progress=False, **keys)
+        bouquet.simulate("./mine.py:Extra", engine=engine, out=engine, progress=False, **keys)
         for engine in ("inline", "ray")
     ]
     assert runs[0].summary["shared_sha256"] == runs[1].summary["shared_sha256"]
-    assert runs[0].summary["scheme"] == "fedper"
+    assert runs[0].summary["scheme"] == "mine"

@@ -145,7 +145,7 @@ def test_the_papers_way_to_clip_is_the_schemes_own() -> None:
     """One bound for u and v of partial personalization, one for each half of the others."""
     told = {name: parse({"scheme": name, "grad-clip": 1.0}).sgd for name in SCHEMES}
     assert all(sgd.clip == 1.0 for sgd in told.values())
-    partial = {"fedsim", "fedalt", "fedbn", "tune"}
+    partial = {"fedsim", "fedalt", "fedbn", "fedper", "fedrep", "lg-fedavg", "fedbabu", "tune"}
     assert {name for name, sgd in told.items() if sgd.clip_all} == partial
     for over, together in (("all", True), ("parts", False)):
         assert parse({"scheme": "apfl", "grad-clip-over": over}).sgd.clip_all == together

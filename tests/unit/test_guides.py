@@ -75,7 +75,7 @@ def said_by(command: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("command", commands())
 def test_the_commands_for_a_scheme_of_ones_own_run_as_they_stand(command: str, mine: Path) -> None:
-    assert "fedper" in said_by(command, mine)
+    assert "slowhead" in said_by(command, mine)
 
 
 def test_the_guide_to_parts_of_ones_own_runs_as_it_stands(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_the_guide_to_parts_of_ones_own_runs_as_it_stands(tmp_path: Path) -> Non
 
 
 def test_the_guides_scheme_keeps_the_laws_as_the_guide_says(mine: Path) -> None:
-    run(f"{blocks('schemes.md', 'python')[1]}\ntest_fedper_keeps_the_laws()", mine)
+    run(f"{blocks('schemes.md', 'python')[1]}\ntest_it_keeps_the_laws()", mine)
 
 
 def test_the_guides_scheme_is_short() -> None:

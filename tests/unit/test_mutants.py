@@ -11,12 +11,16 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = tomllib.loads((ROOT / "benchmarks" / "mutants.toml").read_text("utf-8"))
 
 
+def own_file(scheme: str) -> str:
+    return f"strategies/{scheme.replace('-', '_')}.py"
+
+
 @pytest.mark.parametrize("scheme", list(LIST))
 def test_every_mistake_can_still_be_planted(scheme: str) -> None:
     """Its text is there once, what replaces it is Python, and no two mistakes are the same."""
     planted = set()
     for one in LIST[scheme]["mutant"]:
-        file = ROOT / one.get("file", f"strategies/{scheme}.py")
+        file = ROOT / one.get("file", own_file(scheme))
         text, old = file.read_text("utf-8"), one["old"].strip("\n")
         assert text.count(old) == 1, one["mistake"]
         wrong = text.replace(old, one["new"].strip("\n"))
@@ -28,8 +32,8 @@ def test_every_mistake_can_still_be_planted(scheme: str) -> None:
 
 def test_every_scheme_has_its_mistakes() -> None:
     files = {
-        Path(one.get("file", f"strategies/{name}.py")).stem
+        Path(one.get("file", own_file(name))).stem
         for name, group in LIST.items()
         for one in group["mutant"]
     }
-    assert files >= set(SCHEMES)
+    assert files >= {Path(own_file(name)).stem for name in SCHEMES}

@@ -33,9 +33,8 @@ from bouquet.problem import POOL, make_task, problem
 from bouquet.server_app.main import Job
 from bouquet.settings import Settings, parse
 from bouquet.storage.runfolder import RunFolder
-from bouquet.strategies import SCHEMES
 from bouquet.strategies.fedavg import FedAvg
-from tests.conftest import Run, kebab
+from tests.conftest import WORKING, Run, kebab
 from tests.other_device import OTHER, Elsewhere
 
 Start = Callable[..., Run]
@@ -198,7 +197,7 @@ def worked(settings: Settings, where: torch.device) -> tuple[Result, Result, Mem
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", WORKING)
 def test_a_nodes_work_is_done_on_its_device(scheme: str, model: str) -> None:
     """Nothing is mixed on the way, what comes back is the CPU's, and it is what the CPU finds.
 

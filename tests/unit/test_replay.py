@@ -21,8 +21,7 @@ from bouquet.problem import make_task
 from bouquet.settings import parse
 from bouquet.strategies.fedavg import FedAvg
 from bouquet.strategies.mocha import Mocha
-from bouquet.strategies.registry import SCHEMES
-from tests.conftest import Run
+from tests.conftest import WORKING, Run
 
 Start = Callable[..., Run]
 CLIENTS, STEPS, EXAMPLES, FEATURES = 3, 4, 5, 6
@@ -348,7 +347,7 @@ def test_whoever_differentiates_through_steps_gets_them_as_they_are() -> None:
     assert plain == recorded != 0
 
 
-EVERY = [(name, "float64") for name in SCHEMES if name != "mocha"]
+EVERY = [(name, "float64") for name in WORKING if name != "mocha"]
 # Where products are added as they are formed: one of each kind of objective.
 SOME = [(name, "float32") for name in ("fedavg", "apfl", "perfedavg", "pfedme", "plsgd", "fedalt")]
 

@@ -66,7 +66,7 @@ def _some_weights(task: Task) -> Tree:
     rng = torch.Generator().manual_seed(0)
     return {
         name: (value + 0.1 * torch.randn(value.shape, generator=rng)).to(value.dtype)
-        for name, value in task.initial.items()
+        for name, value in task.whole_model.items()
     }
 
 

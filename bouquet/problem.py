@@ -18,7 +18,16 @@ from bouquet.core.trees import (
 )
 from bouquet.data import DataConfig, FederatedData, load
 from bouquet.imports import is_path
-from bouquet.models import Maker, build, layout_of, personal_names, refuse_inputs, refuse_output
+from bouquet.models import (
+    Maker,
+    build,
+    emptied,
+    frozen_names,
+    layout_of,
+    personal_names,
+    refuse_inputs,
+    refuse_output,
+)
 from bouquet.parts import loss_of, metric_of, try_measures
 from bouquet.probe import probed, refuse_single_examples
 from bouquet.settings import AMP, Settings
@@ -53,7 +62,8 @@ class Problem:
         """The task where the work is done; one object, which recorded steps are known by."""
         if self.device == CPU:
             return self.task
-        return replace(self.task, initial=moved(self.task.initial, self.device))
+        there = {n: moved(getattr(self.task, n), self.device) for n in ("initial", "frozen")}
+        return replace(self.task, **there)
 
     @property
     def x(self) -> Tensor:
@@ -81,12 +91,15 @@ def make_task(
     module = build(
         settings.model, input_shape, classes, settings.run.seed, settings.dtype, personal, make
     )
+    # A parameter that is used in two places has one name here, and is one there.
     initial = {name: value.detach() for name, value in module.named_parameters()}
     if init is not None:
         initial = {name: init.to(settings.dtype) for name in initial}
+    held = frozen_names(list(initial), personal)
+    frozen = {name: initial.pop(name) for name in sorted(held)}
     names = personal_names(list(initial), personal.split, layout_of(module).splits)
     # On meta, the module is the structure without a second copy of the weights.
-    structure = module.to("meta").train()
+    structure = emptied(module).train()
     run = settings.run
     # Models of ours are what their keys say; a user's own may be anything.
     ours = make is None and not is_path(settings.model.name)
@@ -102,6 +115,7 @@ def make_task(
         criterion=loss_of(run.loss, classes),
         metric=metric_of(run.metric),
         amp=AMP[run.amp],
+        frozen=frozen,
     )
 
 
@@ -124,17 +138,18 @@ def problem(
 
 def started_from(loaded: Problem, weights: Tree) -> Problem:
     """The same problem, some of whose weights start where an earlier stage left them."""
-    initial = loaded.task.initial
-    if fingerprint(weights) != fingerprint({n: v for n, v in initial.items() if n in weights}):
+    known = loaded.task.whole_model
+    if fingerprint(weights) != fingerprint({n: v for n, v in known.items() if n in weights}):
         raise BadInput("The weights this stage starts from do not fit this node's model.")
-    return replace(loaded, task=replace(loaded.task, initial=initial | weights))
+    return replace(loaded, task=loaded.task.starting_from(weights))
 
 
 def _stamps(settings: Settings) -> Stamps:
     """Change when a file does, so that nobody trains on what it held before."""
     run = settings.run
     named = (settings.data.name, settings.model.name, run.loss, run.metric)
-    return tuple(map(_stamp, (settings.data.path, *(name.rpartition(":")[0] for name in named))))
+    files = [settings.data.path, settings.model.weights]
+    return tuple(map(_stamp, (*files, *(name.rpartition(":")[0] for name in named))))
 
 
 def _stamp(path: str) -> tuple[int, int]:
@@ -181,6 +196,7 @@ def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
     try:
         with torch.no_grad():
             output = task.output(task.initial, x)
+            refuse_output(model, output, y, data.classes)
             known = probed(task, data.x)
     except BadInput:
         raise
@@ -188,7 +204,6 @@ def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
         raise BadInput(
             f"model.name {model!r} fails on examples of shape {tuple(x.shape[1:])}: {error}"
         ) from error
-    refuse_output(model, output, y, data.classes)
     if known.whole and settings.run.cohort == "vmap":
         raise BadInput(
             f"cohort must be 'auto' or 'loop' for model.name {model!r}, not 'vmap': it draws at "

@@ -2,7 +2,15 @@
 
 from bouquet.models.config import Layout, ModelConfig
 from bouquet.models.custom import Maker, refuse_output
-from bouquet.models.splits import PersonalConfig, layout_of, offers, personal_names
+from bouquet.models.splits import (
+    PersonalConfig,
+    frozen_names,
+    layout_of,
+    offers,
+    personal_names,
+)
+from bouquet.models.structure import emptied, filled
+from bouquet.models.weights import checksum
 from bouquet.models.zoo import MODELS, ModelInfo, build, refuse_inputs
 
 __all__ = [
@@ -13,6 +21,10 @@ __all__ = [
     "ModelInfo",
     "PersonalConfig",
     "build",
+    "checksum",
+    "emptied",
+    "filled",
+    "frozen_names",
     "layout_of",
     "offers",
     "personal_names",

@@ -1,7 +1,6 @@
 """A user's own model, by its import path."""
 
 import inspect
-from collections import Counter
 from collections.abc import Callable
 
 from torch import Tensor, nn
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 from bouquet.core.errors import BadInput
 from bouquet.imports import imported
 from bouquet.models.config import Shape
+from bouquet.models.structure import choices
 from bouquet.models.vision import with_torchvision
 
 # Makes a module of an example's shape and the number of classes.
@@ -48,8 +48,13 @@ def build_own(path: str, input_shape: Shape, classes: int, make: Maker | None = 
     return module
 
 
-def refuse_output(path: str, output: Tensor, y: Tensor, classes: int) -> None:
+def refuse_output(path: str, output: object, y: Tensor, classes: int) -> None:
     """Refuse a model whose output does not score every class of every example."""
+    if not isinstance(output, Tensor):
+        raise BadInput(
+            f"model.output must be {choices(output)}: model.name {path!r} gives "
+            f"{type(output).__name__}."
+        )
     expected = (*y.shape, classes)
     if tuple(output.shape) != expected:
         raise BadInput(
@@ -60,22 +65,16 @@ def refuse_output(path: str, output: Tensor, y: Tensor, classes: int) -> None:
 
 def _refuse_state(path: str, module: nn.Module) -> None:
     """Refuse what a message with the parameters would not carry."""
-    buffers = [name for name, _ in module.named_buffers()]
+    kept = module.state_dict()
+    # What a module does not save is a constant, such as the numbers of positions.
+    buffers = [name for name, _ in module.named_buffers() if name in kept]
     if buffers:
         raise BadInput(
             f"model.name {path!r} must keep nothing but parameters, and has the buffer "
             f"{buffers[0]!r}: use group norm instead of batch norm, and make constants in forward."
         )
-    every = list(module.named_parameters(remove_duplicate=False))
-    if not every:
+    if not any(True for _ in module.parameters()):
         raise BadInput(f"model.name {path!r} must have parameters to train, and has none.")
-    repeated = [one for one, count in Counter(id(p) for _, p in every).items() if count > 1]
-    for one in repeated:
-        tied = [name for name, parameter in every if id(parameter) == one]
-        raise BadInput(
-            f"model.name {path!r} must not have a parameter under two names, such as "
-            f"{tied[0]!r} and {tied[1]!r}: use one of them in both places."
-        )
 
 
 def _words(shape: Shape) -> str:

@@ -64,13 +64,22 @@ class Lifted:
         asks for.
     key : tuple
         All the rest: two values with the same key differ in tensors and watched objects alone.
+    constants : list of Tensor
+        Tensors that never change, which a recording may hold on to: the key tells their values.
     """
 
     def __init__(self, value: Any) -> None:
         self._value = value
         self.tensors: list[Tensor] = []
         self.watched: list[Any] = []
+        self.constants: list[Tensor] = []
         trail: list[Hashable] = []
+
+        def note(found: Any) -> None:
+            if isinstance(found, Task):
+                self.constants += found.frozen.values()
+                found = (found.kind or Same(found), found.constants)
+            trail.append(found)
 
         def tensor(found: Tensor) -> Tensor:
             self.tensors.append(found)
@@ -82,7 +91,7 @@ class Lifted:
             return found
 
         try:
-            _walk(value, tensor, watch, trail.append)
+            _walk(value, tensor, watch, note)
         except (RecursionError, ValueError) as error:  # a function that refers to itself
             raise NotReplayable(str(error)) from error
         self.key = tuple(trail)
@@ -111,7 +120,7 @@ def _walk(
     value: Any,
     tensor: Callable[[Tensor], Tensor],
     watch: Callable[[Any], Any],
-    note: Callable[[Hashable], None],
+    note: Callable[[Any], None],
 ) -> Any:
     """Go through a value in a fixed order and build it anew."""
 
@@ -150,7 +159,7 @@ def _walk(
             args, words = all_of([value.func, (value.args, value.keywords)])
             return functools.partial(args, *words[0], **words[1])
         case Task():
-            note(value.kind or Same(value))
+            note(value)
             return value
     try:
         hash(value)

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,8 +13,9 @@ from torch.func import functional_call
 from torch.nn.modules.conv import _ConvNd as _Convolution
 
 from bouquet.core.chance import Seeded
+from bouquet.core.placement import CPU, moved
 from bouquet.core.judging import ACCURACY, Judge, Metric, cross_entropy
-from bouquet.core.trees import Tree, dot
+from bouquet.core.trees import Tree, dot, sha256
 
 _as_it_is: AbstractContextManager[object] = nullcontext()
 
@@ -88,6 +89,8 @@ class Task:
         What models are compared by; data without classes have no accuracy.
     amp : torch.dtype, optional
         The type of the model's products while it learns, where that is not the weights' own.
+    frozen : Tree
+        Weights that nobody trains or sends, the same for everyone; ``initial`` has them not.
     """
 
     module: nn.Module
@@ -101,6 +104,7 @@ class Task:
     criterion: Judge | None = None
     metric: Metric = ACCURACY
     amp: torch.dtype | None = None
+    frozen: Tree = field(default_factory=dict)
 
     @property
     def measured(self) -> str:
@@ -117,9 +121,27 @@ class Task:
         """Whether the model has convolutions, which gain nothing by being batched over clients."""
         return any(isinstance(part, _Convolution) for part in self.module.modules())
 
+    @cached_property
+    def constants(self) -> str:
+        """A short name of what is frozen, with its values; empty where nothing is."""
+        return sha256(moved(self.frozen, CPU)) if self.frozen else ""
+
+    @property
+    def whole_model(self) -> Tree:
+        """The weights everyone starts from, frozen ones too."""
+        return {**self.frozen, **self.initial}
+
+    def starting_from(self, weights: Tree) -> "Task":
+        """The same task, some of whose weights start elsewhere; those of other models are none."""
+        initial, frozen = (
+            {name: weights.get(name, value) for name, value in tree.items()}
+            for tree in (self.initial, self.frozen)
+        )
+        return replace(self, initial=initial, frozen=frozen)
+
     def output(self, params: Tree, x: Tensor) -> Tensor:
         """What the model says about each example when it is used."""
-        said: Tensor = functional_call(self._judged, params, (x,))
+        said: Tensor = functional_call(self._judged, {**self.frozen, **params}, (x,))
         return said
 
     def training_output(self, params: Tree, x: Tensor, seed: int) -> Tensor:
@@ -127,7 +149,7 @@ class Task:
         # A cast weight that is kept would outlive the step that changes the weight.
         narrow = autocast(x.device.type, self.amp, cache_enabled=False) if self.amp else _as_it_is
         with Seeded(seed, x.device) if self.draws else _as_it_is, narrow:
-            said: Tensor = functional_call(self.module, params, (x,))
+            said: Tensor = functional_call(self.module, {**self.frozen, **params}, (x,))
         return said.float() if self.amp else said
 
     def losses(self, params: Tree, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

@@ -71,6 +71,8 @@ def test_the_documented_model_has_every_split(module: Write) -> None:
         "adapter": 2 * (33 * 16 + 17 * 32),
         "split-input": 33 * 16,
         "additive-head": 331,
+        "lora": 8 * (64 + 32 + 32 + 32 + 32 + 10),
+        "lora-b": 8 * (32 + 32 + 10),
         "ends": 65 * 32 + 330,
         "full": sum(row.shared for row in rows if row.split == "none"),
         "none": 0,
@@ -103,11 +105,6 @@ NET = "from torch import nn\n\ndef Net(input_shape, classes):\n    "
             NET + "return nn.BatchNorm1d(64)",
             "mynets:Net",
             "nothing but parameters, and has the buffer 'running_mean': use group norm",
-        ),
-        (
-            NET + "a = nn.Linear(64, 64)\n    return nn.Sequential(a, a)",
-            "mynets:Net",
-            "under two names, such as '0.weight' and '1.weight'",
         ),
         (
             NET + "return nn.Linear(64, 7)",

@@ -39,12 +39,51 @@ Start = Callable[..., Run]
 SMALL = {"hidden": 6, "width": 8, "blocks": 2, "heads": 2}
 TOKENS, LENGTH = 7, 5
 SPLITS = {
-    "char-lstm": ["input", "output", "additive-head", "full", "none"],
-    "cnn": ["input", "output", "adapter", "split-input", "additive-head", "full", "none"],
-    "linear": ["input", "output", "additive-head", "full", "none"],
-    "mlp": ["input", "output", "adapter", "split-input", "additive-head", "full", "none"],
-    "resnet18": ["input", "output", "adapter", "split-input", "additive-head", "full", "none"],
-    "transformer": ["input", "output", "adapter", "additive-head", "full", "none"],
+    "char-lstm": ["input", "output", "additive-head", "lora", "lora-b", "full", "none"],
+    "cnn": [
+        "input",
+        "output",
+        "adapter",
+        "split-input",
+        "additive-head",
+        "lora",
+        "lora-b",
+        "full",
+        "none",
+    ],
+    "linear": ["input", "output", "additive-head", "lora", "lora-b", "full", "none"],
+    "mlp": [
+        "input",
+        "output",
+        "adapter",
+        "split-input",
+        "additive-head",
+        "lora",
+        "lora-b",
+        "full",
+        "none",
+    ],
+    "resnet18": [
+        "input",
+        "output",
+        "adapter",
+        "split-input",
+        "additive-head",
+        "lora",
+        "lora-b",
+        "full",
+        "none",
+    ],
+    "transformer": [
+        "input",
+        "output",
+        "adapter",
+        "additive-head",
+        "lora",
+        "lora-b",
+        "full",
+        "none",
+    ],
 }
 every_split = pytest.mark.parametrize(
     ("name", "split"), [(name, split) for name in SPLITS for split in SPLITS[name]]

@@ -64,20 +64,18 @@ class Lifted:
         asks for.
     key : tuple
         All the rest: two values with the same key differ in tensors and watched objects alone.
-    constants : list of Tensor
-        Tensors that never change, which a recording may hold on to: the key tells their values.
     """
 
     def __init__(self, value: Any) -> None:
         self._value = value
         self.tensors: list[Tensor] = []
         self.watched: list[Any] = []
-        self.constants: list[Tensor] = []
+        self._tasks: list[Task] = []
         trail: list[Hashable] = []
 
         def note(found: Any) -> None:
             if isinstance(found, Task):
-                self.constants += found.frozen.values()
+                self._tasks.append(found)
                 found = (found.kind or Same(found), found.constants)
             trail.append(found)
 
@@ -102,6 +100,14 @@ class Lifted:
         return _walk(
             self._value, lambda _: next(left), lambda it: Watched(it, next(notes)), lambda _: None
         )
+
+    def constants(self, seen: Sequence[dict[str, Any]]) -> list[Tensor]:
+        """Tensors that never change, which a recording may hold on to: the key tells their values.
+
+        ``seen`` is what was asked of watched objects, of which those that are tasks have some too.
+        """
+        found = [value for asked in seen for value in asked.values() if isinstance(value, Task)]
+        return [value for task in (*self._tasks, *found) for value in task.frozen.values()]
 
     def answers(self, seen: Sequence[dict[str, Any]]) -> bool:
         """Whether the watched objects have what was asked of them."""

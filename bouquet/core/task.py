@@ -13,8 +13,8 @@ from torch.func import functional_call
 from torch.nn.modules.conv import _ConvNd as _Convolution
 
 from bouquet.core.chance import Seeded
-from bouquet.core.placement import CPU, moved
 from bouquet.core.judging import ACCURACY, Judge, Metric, cross_entropy
+from bouquet.core.placement import CPU, moved
 from bouquet.core.trees import Tree, dot, sha256
 
 _as_it_is: AbstractContextManager[object] = nullcontext()

@@ -36,7 +36,7 @@ from tests.conftest import Run
 Start = Callable[..., Run]
 
 # As small as they go: ResNet-18 has one size, and few pixels.
-SMALL = {"hidden": 6, "width": 8, "blocks": 2, "heads": 2}
+SMALL: dict[str, Any] = {"hidden": 6, "width": 8, "blocks": 2, "heads": 2}
 TOKENS, LENGTH = 7, 5
 SPLITS = {
     "char-lstm": ["input", "output", "additive-head", "lora", "lora-b", "full", "none"],

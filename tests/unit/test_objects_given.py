@@ -192,11 +192,9 @@ def test_the_guides_model_trains_alike_together_and_one_by_one(
     own = read_predictor(together.path / "predictors" / "person1.safetensors")
     x = torch.randint(12, (3, 6))
     assert own.module(x).shape == (3, 2)
-    exported = export(own, together.path / "exported")
-    assert exported[0].suffix == ".safetensors"
-    for one in exported[1:]:
-        if one.suffix == ".pt":
-            torch.testing.assert_close(torch.jit.load(one)(x), own.module(x))
+    exported = {one.suffix: one for one in export(own, together.path / "exported")}
+    assert exported.keys() == {".safetensors", ".pt", ".onnx"}
+    torch.testing.assert_close(torch.jit.load(exported[".pt"])(x), own.module(x))
 
 
 def test_a_language_model_with_tied_weights_and_transposed_layers(start: Start) -> None:

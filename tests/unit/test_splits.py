@@ -173,10 +173,11 @@ def test_merging_what_was_split_gives_the_model_back(name: str, split: str) -> N
 ALL_OF_IT = {("linear", "input"), ("linear", "output")}
 
 
+@pytest.mark.parametrize("split", ["adapter", "lora", "lora-b"])
 @adapted
-def test_adapters_start_as_the_identity(name: str) -> None:
+def test_adapters_start_as_the_identity(name: str, split: str) -> None:
     x, _ = examples(name)
-    assert torch.equal(made(name, "adapter")(x), made(name)(x))
+    assert torch.equal(made(name, split)(x), made(name)(x))
 
 
 @pytest.mark.parametrize("name", [n for n in SPLITS if n != "transformer"])
@@ -194,7 +195,7 @@ def test_all_devices_start_from_the_same_parts(name: str, split: str) -> None:
     assert all(torch.equal(value, again[key]) for key, value in first.items())
 
 
-@pytest.mark.parametrize("split", ["adapter", "additive-head"])
+@pytest.mark.parametrize("split", ["adapter", "additive-head", "lora"])
 @adapted
 def test_the_rest_has_the_names_and_the_weights_it_has_alone(name: str, split: str) -> None:
     whole, alone = task_of(name, split), task_of(name, "none")
@@ -507,7 +508,7 @@ def test_only_personal_names_move_where_only_they_are_trained(start: Start, spli
     )
 
 
-@pytest.mark.parametrize("split", ["adapter", "output"])
+@pytest.mark.parametrize("split", ["adapter", "lora", "output"])
 @pytest.mark.usefixtures("text")
 def test_the_transformer_trains_a_round_in_one_computation_or_one_by_one(
     start: Start, split: str

@@ -75,7 +75,7 @@ def _read(path: str) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     try:
-        return load_file(path)
+        found: dict[str, Tensor] = load_file(path)
     except OSError as error:
         raise BadInput(f"model.weights {path!r} cannot be read: {error}.") from error
     except SafetensorError as error:
@@ -83,6 +83,7 @@ def _read(path: str) -> dict[str, Tensor]:
             f"model.weights {path!r} must be a safetensors file, the only kind that is read: "
             f"{error}."
         ) from error
+    return found
 
 
 def _refuse_unfit(config: ModelConfig, own: Shaped, there: Shaped) -> None:

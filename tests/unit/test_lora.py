@@ -37,7 +37,7 @@ OWN = {"hidden1.weight", "hidden1.bias", "output.weight", "output.bias"}
 A, B = ({f"{layer}.lora.{half}" for layer in ("hidden1", "output")} for half in "ab")
 
 
-def task_of(split: str, frozen: str = "", **keys: object) -> Task:
+def task_of(split: str, frozen: str = "", **keys: Any) -> Task:
     told = {"personal.split": split, "personal.frozen": frozen, "scheme": "fedalt"}
     model = {f"model.{name}": value for name, value in TINY.items()}
     return make_task(parse(told | model | keys | {"dtype": "float64"}), (64,), 10, None)
@@ -90,7 +90,8 @@ def test_the_first_gradient_reaches_every_b() -> None:
 
 
 def test_patterns_choose_the_layers() -> None:
-    task = task_of("lora", **{"personal.lora-target": "hid*", "personal.rank": 2})
+    keys: dict[str, Any] = {"personal.lora-target": "hid*", "personal.rank": 2}
+    task = task_of("lora", **keys)
     assert task.personal == {"hidden1.lora.a", "hidden1.lora.b"}
     assert task.initial["hidden1.lora.a"].shape == (2, 64)
 

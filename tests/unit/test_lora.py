@@ -16,7 +16,9 @@ from bouquet.models import ModelConfig, PersonalConfig, build, frozen_names, per
 from bouquet.models.lora import add_lora, linear_layers
 from bouquet.models.summary import shares
 from bouquet.problem import make_task
+from bouquet.rebuild import predictor_of, shared_model
 from bouquet.settings import parse
+from bouquet.testing import check_scheme
 from tests.conftest import Run
 
 Start = Callable[..., Run]
@@ -265,3 +267,21 @@ def test_a_later_stage_freezes_what_an_earlier_one_trained(start: Start) -> None
     for name in OWN:
         assert (run.predictor("000", name) == first.shared(name)).all()
         assert (run.predictor("000", name) != fresh[name].numpy()).any()
+
+
+def test_models_are_rebuilt_whole_from_what_a_run_left(start: Start) -> None:
+    keys = ROUND | {"personal": {"split": "lora-b", "rank": 2, "frozen": "*"}}
+    run, bare = start(**keys), start(**keys | {"save_predictors": False})
+    shared = shared_model(bare.path).state_dict()
+    frozen = task_of("lora-b", "*", **{"personal.rank": 2}).frozen
+    assert all(torch.equal(shared[name], value) for name, value in frozen.items())
+    assert all((shared[name].numpy() == run.shared(name)).all() for name in A)
+    own = predictor_of(bare.path, "001").weights
+    assert own.keys() == OWN | A | B
+    assert all((value.numpy() == run.predictor("001", name)).all() for name, value in own.items())
+
+
+def test_a_scheme_keeps_the_laws_with_a_frozen_base() -> None:
+    laws = ("sends_nothing_personal", "ends_after_a_stop_as_if_never_stopped")
+    keys = {"personal": {"split": "lora-b", "rank": 2, "frozen": "*"}}
+    check_scheme("fedalt", keys=keys, laws=(*laws, "does_not_depend_on_the_number_of_nodes"))

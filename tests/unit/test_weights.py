@@ -15,6 +15,7 @@ from bouquet.client_app.predictor import export, read_predictor
 from bouquet.core.errors import BadInput
 from bouquet.models import ModelConfig, PersonalConfig, build
 from bouquet.models.weights import checksum
+from bouquet.problem import problem
 from bouquet.settings import parse
 from tests.conftest import Run
 
@@ -192,3 +193,11 @@ def test_an_exported_model_needs_no_file_and_can_be_the_next_ones_start(
     assert {one.suffix for one in others} == {".pt", ".onnx"}
     scripted = torch.jit.load(others[0])
     assert torch.equal(scripted(x), own.module(x))
+
+
+def test_a_file_that_changes_is_read_anew(file: Path) -> None:
+    settings = parse({"model.weights": str(file), "model.hidden": 6, "model.layers": 1})
+    first = problem(settings).task.initial
+    save_file({name: value + 1 for name, value in trained().items()}, file)
+    again = problem(settings).task.initial
+    assert all(torch.equal(again[name], value + 1) for name, value in first.items())

@@ -49,7 +49,7 @@ def resumed(folder: RunFolder, changes: Mapping[str, object]) -> Settings:
     if not folder.checkpoint.exists() and not folder.previous_checkpoint.exists():
         raise BadInput(f"--resume: {folder.path} holds no checkpoint; start the run again.")
     before = settings_of(folder)
-    after = parse(before.flat() | dict(changes))
+    after = parse(before.flat() | dict(changes)).pinned()
     old, new = before.flat(), after.flat()
     for name in [*changes, *new]:  # what the user said comes first, what follows from it later
         value = new[name]

@@ -81,7 +81,7 @@ def _some_weights(task: Task) -> Tree:
         name: value
         if is_statistic(name)
         else (value + 0.1 * torch.randn(value.shape, generator=rng)).to(value.dtype)
-        for name, value in task.initial.items()
+        for name, value in task.whole_model.items()
     }
 
 

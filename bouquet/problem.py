@@ -23,6 +23,8 @@ from bouquet.models import (
     Maker,
     buffers_of,
     build,
+    emptied,
+    frozen_names,
     named_splits,
     personal_names,
     refuse_inputs,
@@ -66,9 +68,8 @@ class Problem:
         """The task where the work is done; one object, which recorded steps are known by."""
         if self.device == CPU:
             return self.task
-        task = self.task
-        initial, constants = (moved(tree, self.device) for tree in (task.initial, task.constants))
-        return replace(task, initial=initial, constants=constants)
+        places = ("initial", "constants", "frozen")
+        return replace(self.task, **{n: moved(getattr(self.task, n), self.device) for n in places})
 
     @property
     def x(self) -> Tensor:
@@ -98,15 +99,16 @@ def make_task(
             settings.model, input_shape, classes, settings.run.seed, settings.dtype, personal, make
         )
         statistics, constants = buffers_of(module, input_shape, settings.dtype)
-        parameters = [name for name, _ in module.named_parameters()]
-        names = personal_names([*parameters, *statistics], personal.split, named_splits(module))
+        # A parameter that is used in two places has one name here, and is one there.
+        initial = {name: value.detach() for name, value in module.named_parameters()}
+        frozen = {n: initial.pop(n) for n in sorted(frozen_names(list(initial), personal))}
+        names = personal_names([*initial, *statistics], personal.split, named_splits(module))
     except BadInput as error:  # in the words of the key that the user may have set
         raise BadInput(str(error).replace("personal.split", settings.split_key)) from error
-    initial = {name: value.detach() for name, value in module.named_parameters()}
     if init is not None:
         initial = {name: init.to(settings.dtype) for name in initial}
     # On meta, the module is the structure without a second copy of the weights.
-    structure = module.to("meta").train()
+    structure = emptied(module).train()
     run = settings.run
     if run.statistics == "frozen":
         rest(structure, statistics)
@@ -129,6 +131,7 @@ def make_task(
         metric=metric_of(run.metric),
         amp=AMP[run.amp],
         constants=constants,
+        frozen=frozen,
     )
 
 
@@ -152,17 +155,18 @@ def problem(
 def started_from(loaded: Problem, weights: Tree) -> Problem:
     """The same problem, some of whose weights start where an earlier stage left them."""
     task = loaded.task
-    known = {n: v for n, v in (task.constants | task.initial).items() if n in weights}
+    known = {n: v for n, v in (task.fixed | task.initial).items() if n in weights}
     if fingerprint(weights) != fingerprint(known):
         raise BadInput("The weights this stage starts from do not fit this node's model.")
-    return replace(loaded, task=task.starting(weights))
+    return replace(loaded, task=task.starting_from(weights))
 
 
 def _stamps(settings: Settings) -> Stamps:
     """Change when a file does, so that nobody trains on what it held before."""
     run = settings.run
     named = (settings.data.name, settings.model.name, run.loss, run.metric, run.augment)
-    return tuple(map(_stamp, (settings.data.path, *(name.rpartition(":")[0] for name in named))))
+    files = [settings.data.path, settings.model.weights]
+    return tuple(map(_stamp, (*files, *(name.rpartition(":")[0] for name in named))))
 
 
 def _stamp(path: str) -> tuple[int, int]:
@@ -211,6 +215,7 @@ def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
     try:
         with torch.no_grad():
             output = task.output(task.initial, x)
+            refuse_output(model, output, y, data.classes)
             known = probed(task, data.x)
     except BadInput:
         raise
@@ -218,7 +223,6 @@ def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
         raise BadInput(
             f"model.name {model!r} fails on examples of shape {tuple(x.shape[1:])}: {error}"
         ) from error
-    refuse_output(model, output, y, data.classes)
     if known.whole and settings.run.cohort == "vmap":
         raise BadInput(
             f"cohort must be 'auto' or 'loop' for model.name {model!r}, not 'vmap': it draws at "

@@ -21,7 +21,7 @@ from bouquet.core.errors import BadInput
 from bouquet.engines import LocalNodes
 from bouquet.flower import wire
 from bouquet.flower.exchange import exchange
-from bouquet.models import build
+from bouquet.models import build, filled
 from bouquet.server_app.assembly import Assembly, hold_back_newcomers, state_folder
 from bouquet.server_app.membership import Client, Roster
 from bouquet.server_app.strategy import SchemeStrategy
@@ -62,14 +62,15 @@ def shared_model(run: Path) -> nn.Module:
         chosen, facts = strategy.settings, strategy.roster.facts
         assert facts is not None  # the node was met
         module = build(
-            chosen.model,
+            chosen.model.bare,
             facts.input_shape,
             facts.classes,
             chosen.run.seed,
             chosen.dtype,
             replace(chosen.personal, split=chosen.split),
         )
-        module.load_state_dict(strategy.task.state_dict(strategy.shared))
+        task = strategy.task
+        filled(module, task.state_dict({**task.frozen, **strategy.shared}))
     return module.eval()
 
 

@@ -8,6 +8,7 @@ The same keys come from the command line, a TOML file or Flower's run config, an
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -43,7 +44,7 @@ from bouquet.core.optimizers import Optimizer
 from bouquet.core.scheme import AnyScheme
 from bouquet.data import DataConfig, data_set
 from bouquet.imports import absolute
-from bouquet.models import ModelConfig, PersonalConfig
+from bouquet.models import ModelConfig, PersonalConfig, checksum
 from bouquet.stages import Stage, is_own, keys_of_stage, named_schemes, own_keys, stages
 from bouquet.strategies.afl import AFL, Agnostic
 from bouquet.strategies.local_optimizers import Remembering
@@ -372,6 +373,15 @@ class Settings:
         for scheme in self.schemes:
             flat |= write(scheme, scheme.name)
         return flat
+
+    def pinned(self) -> "Settings":
+        """The same settings, with the file that weights start from settled: where, and which."""
+        model = self.model
+        if not model.weights:
+            return self
+        path = str(Path(model.weights).absolute())
+        known = model.weights_sha256 or checksum(path)
+        return replace(self, model=replace(model, weights=path, weights_sha256=known))
 
     def with_run(self, **changes: Any) -> "Settings":
         """The same settings but for some keys without a prefix."""

@@ -26,6 +26,8 @@ class Device:
         besides ours.
     computes_on : str
         The device its owner lets it compute on, as the key ``device`` names it; empty for any.
+    weights : str
+        Its own copy of the file ``model.weights``; empty where it has none.
     """
 
     clients: tuple[str, ...]
@@ -33,6 +35,7 @@ class Device:
     data_path: str
     allowed: tuple[str, ...] = ()
     computes_on: str = ""
+    weights: str = ""
 
     def chosen(self, wished: str) -> str:
         """Where it computes: as its owner says, else as it finds best unless asked for the CPU."""
@@ -95,4 +98,5 @@ def device(node_config: Mapping[str, object]) -> Device | None:
         str(node_config.get("data.path", "")),
         tuple(one for one in allowed if one),
         str(node_config.get("device", "")),
+        str(node_config.get("model.weights", "")),
     )

@@ -93,8 +93,14 @@ def _prepared(message: Message, context: Context) -> tuple[Order, Node]:
     own = device(context.node_config)
     order = read_order(message, own)
     settings = order.settings
-    if own is not None:  # where the server's data are is none of a device's business
-        settings = replace(settings, data=replace(settings.data, path=own.data_path))
+    if own is not None:  # where the server's files are is none of a device's business
+        # It reads its own file of weights, and only where a run starts from such a file.
+        weights = own.weights if settings.model.weights_sha256 else ""
+        settings = replace(
+            settings,
+            data=replace(settings.data, path=own.data_path),
+            model=replace(settings.model, weights=weights),
+        )
     torch.set_num_threads(1)  # nodes share the machine; one core each
     where = placed(settings, own, context)
     loaded = problem(settings, None if own is None else own.clients, device=where)

@@ -14,7 +14,7 @@ from bouquet.core.task import Task
 from bouquet.core.trees import Tree
 from bouquet.data.federated import FederatedData, numbered
 from bouquet.data.prepare import Preparation, Prepared
-from bouquet.models import ModelConfig, PersonalConfig, build
+from bouquet.models import ModelConfig, PersonalConfig, build, filled
 from bouquet.settings import DTYPES, Settings
 from bouquet.storage.files import BadFile, file_name, seal, unseal, write_atomically
 
@@ -81,7 +81,7 @@ def save_predictor(
     data: FederatedData,
 ) -> None:
     """Write a client's own model, with how its inputs are made and its classes are called."""
-    x = data.x
+    x, weights = data.x, {**task.frozen, **weights}
     personal = replace(settings.personal, split=settings.split)
     header = {
         "client": client,
@@ -94,7 +94,7 @@ def save_predictor(
         "classes": str(task.classes),
         "class-names": json.dumps(data.names),
         "input-names": json.dumps(data.inputs),
-        "model": json.dumps(write(settings.model, "model") | write(personal, "personal")),
+        "model": json.dumps(write(settings.model.bare, "model") | write(personal, "personal")),
     }
     # Not among the tensors: those are the model's own, as anybody's load_state_dict wants them.
     if client in data.prepared:
@@ -120,7 +120,7 @@ def read_predictor(path: Path) -> Predictor:
         read(PersonalConfig, keys, "personal"),
     )
     try:
-        module.load_state_dict(weights)
+        filled(module, weights)
     except RuntimeError as error:
         raise BadFile(f"{path} does not fit its model; it was left as it is.") from error
     kind = torch.int64 if json.loads(words["text"]) else dtype

@@ -1,7 +1,7 @@
 """The keys under ``model``, and what a model says about itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bouquet.core.config import key
 
@@ -20,6 +20,19 @@ class ModelConfig:
     width: int = key(256, "transformer, char-lstm: numbers a position is turned into", low=1)
     blocks: int = key(4, "transformer: blocks", low=1)
     heads: int = key(4, "transformer: attention heads of a block; they share its width", low=1)
+    output: str = key(
+        "", "a model of yours that gives an object: the part with the scores, such as logits"
+    )
+    weights: str = key("", "safetensors file that the model's weights start from; empty for none")
+    weights_skip: str = key("", "patterns of names that are not taken from model.weights")
+    weights_sha256: str = key(
+        "", "the SHA-256 that model.weights must have; empty = whatever it has when the run starts"
+    )
+
+    @property
+    def bare(self) -> "ModelConfig":
+        """The same model for whoever has its weights: no file is read."""
+        return replace(self, weights="", weights_skip="", weights_sha256="")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from bouquet.core.errors import BadInput
 from bouquet.core.trees import is_statistic
 from bouquet.imports import imported
 from bouquet.models.config import Shape
+from bouquet.models.structure import choices
 from bouquet.models.vision import with_torchvision
 
 # Makes a module of an example's shape and the number of classes.
@@ -49,8 +50,13 @@ def build_own(path: str, input_shape: Shape, classes: int, make: Maker | None = 
     return module
 
 
-def refuse_output(path: str, output: Tensor, y: Tensor, classes: int) -> None:
+def refuse_output(path: str, output: object, y: Tensor, classes: int) -> None:
     """Refuse a model whose output does not score every class of every example."""
+    if not isinstance(output, Tensor):
+        raise BadInput(
+            f"model.output must be {choices(output)}: model.name {path!r} gives "
+            f"{type(output).__name__}."
+        )
     expected = (*y.shape, classes)
     if tuple(output.shape) != expected:
         raise BadInput(
@@ -60,21 +66,21 @@ def refuse_output(path: str, output: Tensor, y: Tensor, classes: int) -> None:
 
 
 def _refuse_state(path: str, module: nn.Module) -> None:
-    """Refuse what has nothing to train, or more than one name, or one that has another meaning."""
-    every = list(module.named_parameters(remove_duplicate=False))
-    if not every:
+    """Refuse what has nothing to train, a buffer of two names, or a name with another meaning.
+
+    A parameter under two names is one parameter, called by the first of them.
+    """
+    if not any(True for _ in module.parameters()):
         raise BadInput(f"model.name {path!r} must have parameters to train, and has none.")
-    for what, named in (
-        ("parameter", every),
-        ("buffer", list(module.named_buffers(remove_duplicate=False))),
-    ):
-        repeated = [one for one, count in Counter(id(p) for _, p in named).items() if count > 1]
-        for one in repeated:
-            tied = [name for name, tensor in named if id(tensor) == one]
-            raise BadInput(
-                f"model.name {path!r} must not have a {what} under two names, such as "
-                f"{tied[0]!r} and {tied[1]!r}: use one of them in both places."
-            )
+    buffers = list(module.named_buffers(remove_duplicate=False))
+    repeated = [one for one, count in Counter(id(p) for _, p in buffers).items() if count > 1]
+    for one in repeated:
+        tied = [name for name, tensor in buffers if id(tensor) == one]
+        raise BadInput(
+            f"model.name {path!r} must not have a buffer under two names, such as "
+            f"{tied[0]!r} and {tied[1]!r}: use one of them in both places."
+        )
+    for what, named in (("parameter", module.named_parameters()), ("buffer", buffers)):
         for name, _ in named:
             if is_statistic(name):
                 raise BadInput(

@@ -12,14 +12,19 @@ from bouquet.core.trees import is_statistic, plain
 from bouquet.models.adapters import add_adapters, add_head, split_input
 from bouquet.models.buffers import batch_norms
 from bouquet.models.config import Layout
+from bouquet.models.lora import add_lora, linear_layers
 
 # The splits that add parts of their own to a model, and what those are called.
 ADDED = {
     "adapter": "*.adapter.*",
     "split-input": "*.personal.*",
     "additive-head": "*.personal.* *.mix",
+    "lora": "lora.* *.lora.*",
+    "lora-b": "lora.b *.lora.b",
 }
 BATCH_NORM = "batch-norm"
+# All that they add, also what is shared of it.
+PARTS = ADDED | {"lora-b": ADDED["lora"]}
 
 
 @dataclass(frozen=True)
@@ -28,8 +33,8 @@ class PersonalConfig:
 
     split: str = key(
         "output",
-        "personal parameters: input, output, adapter, split-input, additive-head, batch-norm "
-        "(see `bouquet models NAME`), full, none, or a pattern of names",
+        "personal parameters: input, output, adapter, split-input, additive-head, batch-norm, "
+        "lora, lora-b (see `bouquet models NAME`), full, none, or a pattern of names",
     )
     bottleneck: int = key(16, "adapter: numbers a linear layer's adapter goes through", low=1)
     inputs: float = key(
@@ -38,6 +43,18 @@ class PersonalConfig:
         low=0,
         high=0.99,
         open_low=True,
+    )
+    rank: int = key(8, "lora, lora-b: rank of what is added to a layer's weights", low=1)
+    lora_alpha: float = key(
+        8.0, "lora, lora-b: what is added is scaled by this over the rank", low=0, open_low=True
+    )
+    lora_target: str = key(
+        "", "lora, lora-b: patterns of the names of linear layers; empty = all of them"
+    )
+    frozen: str = key(
+        "",
+        "patterns of the model's own parameters that neither train nor travel: * for all, "
+        "'* !output.*' for all but some; what a split adds always trains",
     )
 
 
@@ -60,6 +77,7 @@ def offers(module: nn.Module) -> list[str]:
         "adapter": layout.adapters,
         "split-input": layout.split_input,
         "additive-head": layout.output,
+        **dict.fromkeys(("lora", "lora-b"), linear_layers(module)),
     }
     own = [name for name in layout.splits if name not in ("input", "output")]
     norms = [BATCH_NORM] if batch_norms(module) else []
@@ -92,6 +110,40 @@ def add_parts(module: nn.Module, model: str, personal: PersonalConfig) -> None:
             split_input(module, layout, personal.inputs)
         case "additive-head":
             add_head(module, layout)
+        case "lora" | "lora-b":
+            add_lora(module, personal.rank, personal.lora_alpha, personal.lora_target)
+
+
+def frozen_names(names: Sequence[str], personal: PersonalConfig) -> frozenset[str]:
+    """The parameters that neither train nor travel: everybody has them from the start.
+
+    Parameters
+    ----------
+    names : sequence of str
+        All parameters, from input to output.
+    personal : PersonalConfig
+        Which are frozen, and the split, whose own parts never are.
+    """
+    words = personal.frozen.split()
+    for word in words:
+        if not _matching(names, word.removeprefix("!")):
+            raise BadInput(
+                f"personal.frozen must be patterns that match some of {_listed(names)}, "
+                f"not {word!r}."
+            )
+    found = _matching(names, *(word for word in words if not word.startswith("!")))
+    found -= _matching(names, *(word[1:] for word in words if word.startswith("!")))
+    found -= _matching(names, *PARTS.get(personal.split, "").split())
+    if len(found) == len(names):
+        raise BadInput(
+            f"personal.frozen must leave something to train, which {personal.frozen!r} does not "
+            f"with the split {personal.split!r}."
+        )
+    return found
+
+
+def _matching(names: Sequence[str], *patterns: str) -> frozenset[str]:
+    return frozenset(n for n in names if any(fnmatchcase(plain(n), one) for one in patterns))
 
 
 def personal_names(
@@ -119,7 +171,7 @@ def personal_names(
     means = [name for name in names if plain(name).rpartition(".")[2] == "running_mean"]
     layers[BATCH_NORM] = " ".join(_beside(names, name) for name in means)
     patterns = {**layers, **ADDED, **(named or {})}.get(split, split).split()
-    found = frozenset(n for n in names if any(fnmatchcase(plain(n), one) for one in patterns))
+    found = _matching(names, *patterns)
     if not found and split != BATCH_NORM:
         raise BadInput(
             "personal.split must be 'full', 'none', a split's name (see bouquet models NAME) or a "

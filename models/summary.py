@@ -6,8 +6,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from bouquet.core.errors import BadInput
 from bouquet.models.config import ModelConfig, Shape
-from bouquet.models.splits import PersonalConfig, named_splits, offers, personal_names
+from bouquet.models.splits import (
+    PersonalConfig,
+    frozen_names,
+    named_splits,
+    offers,
+    personal_names,
+)
 from bouquet.models.zoo import build
 
 
@@ -22,11 +29,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Share:
-    """How many numbers are personal and how many are shared with a split."""
+    """How many numbers are personal, shared and frozen with a split."""
 
     split: str
     personal: int
     shared: int
+    frozen: int = 0
 
 
 def layers(config: ModelConfig, shape: Shape, classes: int) -> list[Layer]:
@@ -58,15 +66,26 @@ def shares(
     """
     names = offers(_built(config, shape, classes, None))
     names += [split for split in extra if split not in names]
-    return [_share(config, replace(personal, split=split), shape, classes) for split in names]
+    rows: list[Share] = []
+    for split in names:
+        try:
+            rows.append(_share(config, replace(personal, split=split), shape, classes))
+        except BadInput as error:
+            if not personal.frozen or split in extra:
+                raise
+            wrong = error  # with that split, nothing would train
+    if not rows:
+        raise wrong
+    return rows
 
 
 def _share(config: ModelConfig, personal: PersonalConfig, shape: Shape, classes: int) -> Share:
     module = _built(config, shape, classes, personal)
     sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
+    held = sum(sizes.pop(name) for name in frozen_names(list(sizes), personal))
     mine = personal_names(list(sizes), personal.split, named_splits(module))
     kept = sum(sizes[name] for name in mine)
-    return Share(personal.split, kept, sum(sizes.values()) - kept)
+    return Share(personal.split, kept, sum(sizes.values()) - kept, held)
 
 
 def _built(

@@ -28,11 +28,18 @@ def with_torchvision(call: Callable[[], T]) -> T:
     """
     try:
         return call()
-    except RuntimeError as error:
-        if "torchvision::nms" not in str(error):
+    except (ImportError, RuntimeError) as error:
+        if not _lacks_schemas(error):
             raise
         _declare_schemas()
         return call()
+
+
+def _lacks_schemas(error: BaseException | None) -> bool:
+    """Whether that is behind an error, which a library that imports torchvision may wrap."""
+    if error is None or "torchvision::nms" in str(error):
+        return error is not None
+    return _lacks_schemas(error.__cause__ or error.__context__)
 
 
 @cache  # keeps the library alive: its schemas go when it does

@@ -17,7 +17,9 @@ from bouquet.models.custom import Maker, build_own
 from bouquet.models.images import cnn, resnet18
 from bouquet.models.simple import linear, mlp, vector
 from bouquet.models.splits import PersonalConfig, add_parts
+from bouquet.models.structure import take_part
 from bouquet.models.text import char_lstm, transformer
+from bouquet.models.weights import load_weights
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,25 @@ def build(
         Makes the model, whatever ``config`` calls it.
     """
     _refuse_unfit(config.name, [info.name for info in _fitting(bool(classes))], bool(classes))
+    if config.output and ":" not in config.name:
+        raise BadInput(
+            f"model.output must be empty for {config.name!r}, which gives scores and nothing else, "
+            f"not {config.output!r}."
+        )
     with torch.random.fork_rng(devices=[]):
         _seed(seed, "model")
         if ":" in config.name:
             module = build_own(config.name, input_shape, classes, make)
         else:
             module = MODELS[config.name].builder(config, input_shape, classes)
+        if config.weights:
+            load_weights(module.to(dtype), config)
+        elif config.weights_sha256 and personal is not None and personal.frozen:
+            raise BadInput(
+                "personal.frozen with model.weights needs that file on every node, for what is "
+                "frozen never travels: a device's owner gives it with bouquet node --weights FILE."
+            )
+        take_part(module, config.output)
         if personal is not None:
             _seed(seed, "personal")
             add_parts(module, config.name, personal)

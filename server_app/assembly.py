@@ -30,7 +30,11 @@ def for_nodes(settings: Settings, engine: str) -> Settings:
     """
     if engine == "grpc":
         check_deployable(settings)
-        hidden = replace(settings, data=replace(settings.data, path=""))
+        hidden = replace(
+            settings,
+            data=replace(settings.data, path=""),
+            model=replace(settings.model, weights=""),
+        )
         timeout = settings.run.round_timeout or DEPLOYED_TIMEOUT
         return hidden.with_run(store="disk", out="", state_dir="", round_timeout=timeout)
     if settings.run.store != "auto":
@@ -77,6 +81,8 @@ class Assembly:
         is the run's name.
     diagnostics : Path, optional
         Where simulated nodes write numbers about personal states.
+    weights : str
+        The server's own ``model.weights``, of which devices are told the checksum alone.
     """
 
     settings: Settings
@@ -84,6 +90,7 @@ class Assembly:
     states: Path
     predictors: Path
     diagnostics: Path | None = None
+    weights: str = ""
 
     def ways(self) -> dict[str, str]:
         """How clients train together in each stage, by its name: what ``cohort`` comes to."""
@@ -92,22 +99,24 @@ class Assembly:
         }
 
     def _way(self, settings: Settings) -> str:
-        facts = self.roster.facts
-        assert facts is not None
-        task = make_task(settings, facts.input_shape, facts.classes, facts.init)
-        return cohort.choice(settings.scheme, task, settings.run.cohort)
+        return cohort.choice(settings.scheme, self._task(settings), settings.run.cohort)
+
+    def _task(self, settings: Settings) -> Task:
+        facts, model = self.roster.facts, settings.model
+        assert facts is not None  # a roster that was updated has met a node
+        settings = replace(settings, model=replace(model, weights=self.weights or model.weights))
+        return make_task(settings, facts.input_shape, facts.classes, facts.init)
 
     def strategy(
         self, stage: Stage, warm: Tree | None = None, saved: Checkpoint | None = None
     ) -> SchemeStrategy:
         """A stage's strategy, from the weights the stage before left or from a checkpoint."""
-        settings, facts = self.settings.in_stage(stage), self.roster.facts
-        assert facts is not None  # a roster that was updated has met a node
-        task = make_task(settings, facts.input_shape, facts.classes, facts.init)
+        settings = self.settings.in_stage(stage)
+        # A part that only this stage's model has, such as an adapter, starts as it would.
+        task = self._task(settings).starting_from(warm or {})
         _check_sample(settings, self.roster)
-        if warm:
-            # A part that only this stage's model has, such as an adapter, starts as it would.
-            task = task.starting(warm)
+        # Devices may not have the file that the first weights are from.
+        unknown = bool(self.weights) and not settings.model.weights
         return SchemeStrategy(
             settings,
             task,
@@ -116,7 +125,8 @@ class Assembly:
             str(self.predictors),
             None if saved is None else _restored(settings, task, saved.server),
             stage,
-            warm=bool(warm),
+            warm=bool(warm) or unknown,
+            thawed=task.frozen.keys() & (warm or {}).keys(),
             outcomes_dir=str(self.predictors.with_name("outcomes")),
             diagnostics_dir=str(self.diagnostics or ""),
             # A simulation's nodes have all data, and states in one place unless it is a Context.

@@ -68,6 +68,7 @@ def run(
         The summary, as written to ``summary.json``.
     """
     torch.set_num_threads(1)  # sums depend on it, and engines must agree to the last bit
+    settings = settings.pinned()
     stop, deployed = stop or threading.Event(), engine == "grpc"
     name = folder.read_name() if resume else new_name()
     assembly = _assembly(settings, folder, name, engine)
@@ -114,7 +115,7 @@ class _Rounds:
         strategy = self.assembly.strategy(stage, self.folder.read_warm_start(stage.number), saved)
         self._play_stage(strategy, saved.round + 1)
         for stage in later:
-            weights = strategy.task.frozen | strategy.shared
+            weights = strategy.task.frozen_statistics | strategy.shared
             strategy = self.assembly.strategy(stage, weights)
             self.folder.write_warm_start(stage.number, weights)
             self._play_stage(strategy, stage.first)
@@ -193,7 +194,8 @@ def _assembly(settings: Settings, folder: RunFolder, name: str, engine: str) -> 
     """What strategies are made of; a device has folders of its own, and is told a name alone."""
     told, roster = for_nodes(settings, engine), Roster()
     if engine == "grpc":
-        return Assembly(told, roster, Path(name), Path("predictors"))
+        own = settings.model.weights
+        return Assembly(told, roster, Path(name), Path("predictors"), weights=own)
     return Assembly(
         told,
         roster,

@@ -92,7 +92,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _run(grid: Grid, context: Context) -> None:
-    settings = parse(context.run_config)
+    settings = parse(context.run_config).pinned()
     engine = "grpc" if is_deployed(grid) else "flwr"  # SuperNodes, or a simulation
     resume = settings.run.resume
     if not resume:

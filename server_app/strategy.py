@@ -6,7 +6,7 @@ client that was not asked is counted, logged and left out, and the round goes on
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any
 
@@ -50,6 +50,8 @@ class SchemeStrategy(Strategy):
         The stage this is of; the whole run without a pipeline.
     warm : bool
         Whether the task starts from another stage's weights, which nodes must be told.
+    thawed : collection of str
+        Frozen weights that an earlier stage trained: nodes must be told them, too.
     outcomes_dir : str
         Where simulated nodes write which examples their clients' models get right.
     diagnostics_dir : str
@@ -71,6 +73,7 @@ class SchemeStrategy(Strategy):
         outcomes_dir: str = "",
         diagnostics_dir: str = "",
         anywhere: bool = False,
+        thawed: Collection[str] = (),
     ) -> None:
         scheme = settings.scheme
         self.stage = stage or settings.stages[0]
@@ -85,7 +88,8 @@ class SchemeStrategy(Strategy):
         # Clients start personal weights from it; shared ones arrive anyway.
         parts = scheme.personal_part(settings.personal.split) != "none"
         named = task.personal if parts else set(task.initial) if scheme.stateful else set()
-        self._warm = {name: task.initial[name] for name in sorted(named)} if warm else {}
+        told = sorted({*named, *thawed}) if warm else ()
+        self._warm = {name: task.whole_model[name] for name in told}
         if warm:  # an attention mask may hold infinities, which no message carries
             self._warm |= {n: v for n, v in task.constants.items() if is_finite({n: v})}
         self._asked: dict[int, list[Client]] = {}

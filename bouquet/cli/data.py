@@ -95,7 +95,7 @@ def data_describe(
     config: ConfigOption = None,
     keys: KeysOption = None,
     picture: Annotated[
-        Path | None, typer.Option(help="Draw clients x classes.", metavar="FILE.png")
+        Path | None, typer.Option(help="Draw clients x classes, and sizes.", metavar="FILE.png")
     ] = None,
 ) -> None:
     """Who holds what: examples and labels of every client, and how unlike they are.
@@ -110,7 +110,7 @@ def data_describe(
     """
     from bouquet.cli.display import describe, err, out
     from bouquet.data import load
-    from bouquet.data.describe import draw, label_table
+    from bouquet.data.describe import draw
     from bouquet.data.prepare import size_warning
 
     settings = _data_settings(name, config, keys)
@@ -123,9 +123,7 @@ def data_describe(
     if warning:
         err.print(warning, highlight=False, soft_wrap=True)
     if picture is not None:
-        if not found.classes:
-            raise BadInput(f"--picture needs classes, and {name} has none.")
-        draw(label_table(found), list(found.clients), found.names, name, picture)
+        draw(found, name, picture)
         out.print(f"picture: {picture}", highlight=False, soft_wrap=True)
 
 

@@ -85,6 +85,9 @@ def node(
         str,
         typer.Option(help="Where it computes, whatever the server wishes.", metavar="cpu|cuda|mps"),
     ] = "",
+    weights: Annotated[
+        str, typer.Option(help="Its copy of a run's model.weights.", metavar="FILE")
+    ] = "",
     port: Annotated[int, typer.Option(help="A free port of this machine.")] = 9094,
 ) -> None:
     r"""A device: its half of a deployment, what it stores, its personal model.
@@ -115,7 +118,7 @@ def node(
     found = device_of({"client-id": client_id, "state-dir": str(state_dir)})
     assert found is not None  # it has a client-id
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    host = Host("node", found.clients, state_dir, data_path, tuple(allow or ()), device)
+    host = Host("node", found.clients, state_dir, data_path, tuple(allow or ()), device, weights)
     home = state_dir.absolute() / "flower"
     command = node_command(host, superlink, ca.absolute(), key.absolute(), port)
     _become(command, node_environment(home, host))

@@ -143,8 +143,11 @@ def _show_model(name: str, shape: str, classes: int, values: dict[str, object]) 
     for one in layers(settings.model, sizes, classes):
         table.add_row(one.name, one.kind, f"{one.size:,}")
     out.print(table)
-    table = Table("personal.split", "personal", "shared", "share personal", header_style="bold")
+    frozen = ["frozen"] if any(row.frozen for row in rows) else []
+    heads = ("personal.split", "personal", "shared", *frozen, "share personal")
+    table = Table(*heads, header_style="bold")
     for row in rows:
-        part = row.personal / max(1, row.personal + row.shared)
-        table.add_row(row.split, f"{row.personal:,}", f"{row.shared:,}", f"{part:.2%}")
+        part = row.personal / max(1, row.personal + row.shared + row.frozen)
+        counts = [row.personal, row.shared, *[row.frozen] * len(frozen)]
+        table.add_row(row.split, *(f"{count:,}" for count in counts), f"{part:.2%}")
     out.print(table)

@@ -76,7 +76,7 @@ def records(task: Task, steps: int, examples: int) -> bool:
     """
     if task.whole:
         return False
-    weights = sum(value.numel() for value in task.initial.values())
+    weights = sum(value.numel() for value in task.whole_model.values())
     return steps >= FEWEST_STEPS or steps * examples * weights >= LEAST_WORK
 
 
@@ -101,7 +101,7 @@ def chunks(
     on_gpu = any(value.device.type != "cpu" for value in task.initial.values())
     times = GPU_TIMES if on_gpu else 1
     room = CHUNK_WEIGHTS_RECORDED if recorded else CHUNK_WEIGHTS
-    by_weights = times * room // max(1, size_in_bytes(task.initial))
+    by_weights = times * room // max(1, size_in_bytes(task.whole_model))
     by_examples = times * CHUNK_EXAMPLES // max(1, example_bytes)
     limit = most or max(1, min(by_weights, by_examples))
     count = -(-len(clients) // limit)

@@ -2,9 +2,11 @@
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from bouquet.core.lifting import NotReplayable
@@ -26,7 +28,9 @@ def mutates(module: GraphModule) -> bool:
     return any(_is_mutable(node) for node in module.graph.nodes)
 
 
-def updating(module: GraphModule, moving: int, rates: int) -> GraphModule:
+def updating(
+    module: GraphModule, moving: int, rates: int, constants: Sequence[Tensor] = ()
+) -> GraphModule:
     """A step that moves its first inputs against the slopes that a recording computes.
 
     Parameters
@@ -38,6 +42,8 @@ def updating(module: GraphModule, moving: int, rates: int) -> GraphModule:
         How many there are.
     rates : int
         How many step sizes come before all other inputs: one for each of the first that move.
+    constants : sequence of Tensor
+        Tensors that never change, which the recording may refer to.
 
     Notes
     -----
@@ -47,7 +53,7 @@ def updating(module: GraphModule, moving: int, rates: int) -> GraphModule:
     in double precision, which is for such comparisons, it is left.
     """
     graph = module.graph
-    _check(module)
+    _check(module, constants)
     _shorten(graph)
     pool_before_relu(graph)
     places = [node for node in graph.nodes if node.op == "placeholder"]
@@ -136,10 +142,12 @@ def _scaled_before(slope: Node) -> Node:
     return slope
 
 
-def _check(module: GraphModule) -> None:
+def _check(module: GraphModule, constants: Sequence[Tensor] = ()) -> None:
     """Refuse what a replay would get wrong: chance, writing, tensors that nobody told us of."""
     for node in module.graph.nodes:
         if node.op == "get_attr":
+            if any(getattr(module, node.target) is one for one in constants):
+                continue
             # A number written in the code is copied; anything else is somebody's tensor.
             if any(user.target is not aten.lift_fresh_copy.default for user in node.users):
                 raise NotReplayable("a step refers to a tensor that is hidden from it")

@@ -70,7 +70,14 @@ class Lifted:
         self._value = value
         self.tensors: list[Tensor] = []
         self.watched: list[Any] = []
+        self._tasks: list[Task] = []
         trail: list[Hashable] = []
+
+        def note(found: Any) -> None:
+            if isinstance(found, Task):
+                self._tasks.append(found)
+                found = (found.kind or Same(found), found.fixed_name)
+            trail.append(found)
 
         def tensor(found: Tensor) -> Tensor:
             self.tensors.append(found)
@@ -82,7 +89,7 @@ class Lifted:
             return found
 
         try:
-            _walk(value, tensor, watch, trail.append)
+            _walk(value, tensor, watch, note)
         except (RecursionError, ValueError) as error:  # a function that refers to itself
             raise NotReplayable(str(error)) from error
         self.key = tuple(trail)
@@ -93,6 +100,14 @@ class Lifted:
         return _walk(
             self._value, lambda _: next(left), lambda it: Watched(it, next(notes)), lambda _: None
         )
+
+    def constants(self, seen: Sequence[dict[str, Any]]) -> list[Tensor]:
+        """Tensors that never change, which a recording may hold on to: the key tells their values.
+
+        ``seen`` is what was asked of watched objects, of which those that are tasks have some too.
+        """
+        found = [value for asked in seen for value in asked.values() if isinstance(value, Task)]
+        return [value for task in (*self._tasks, *found) for value in task.fixed.values()]
 
     def answers(self, seen: Sequence[dict[str, Any]]) -> bool:
         """Whether the watched objects have what was asked of them."""
@@ -111,7 +126,7 @@ def _walk(
     value: Any,
     tensor: Callable[[Tensor], Tensor],
     watch: Callable[[Any], Any],
-    note: Callable[[Hashable], None],
+    note: Callable[[Any], None],
 ) -> Any:
     """Go through a value in a fixed order and build it anew."""
 
@@ -150,7 +165,7 @@ def _walk(
             args, words = all_of([value.func, (value.args, value.keywords)])
             return functools.partial(args, *words[0], **words[1])
         case Task():
-            note(value.kind or Same(value))
+            note(value)
             return value
     try:
         hash(value)

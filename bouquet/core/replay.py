@@ -252,7 +252,8 @@ def _recorded(plan: _Plan, inputs: _Inputs, seen: list[dict[str, Any]]) -> Recor
         return stretch.project(tensors[:count], plan.held.filled(tensors[count:], seen))
 
     traced = _traced(slopes, (*moving, *held, *batch), clients)
-    step, project = updating(traced, count, len(stretch.rates)), None
+    known = plan.held.constants(seen)
+    step, project = updating(traced, count, len(stretch.rates), known), None
     if stretch.project is not None:
         project = projecting(_traced(projected, (*moving, *held), clients), count)
     return Recording(step, project)

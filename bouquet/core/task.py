@@ -14,8 +14,9 @@ from torch.nn.modules.conv import _ConvNd as _Convolution
 
 from bouquet.core.chance import Seeded
 from bouquet.core.judging import ACCURACY, Judge, Metric, cross_entropy
+from bouquet.core.placement import CPU, moved
 from bouquet.core.statistics import tell
-from bouquet.core.trees import Tree, dot, is_statistic, plain
+from bouquet.core.trees import Tree, dot, is_statistic, plain, sha256
 
 _as_it_is: AbstractContextManager[object] = nullcontext()
 
@@ -96,6 +97,8 @@ class Task:
         The model's buffers that do not change: its own, and statistics that are frozen.
     paired : bool
         Whether the model cannot learn from a batch of one example.
+    frozen : Tree
+        Weights that nobody trains or sends, the same for everyone; ``initial`` has them not.
     """
 
     module: nn.Module
@@ -111,15 +114,33 @@ class Task:
     amp: torch.dtype | None = None
     constants: Tree = field(default_factory=dict)
     paired: bool = False
+    frozen: Tree = field(default_factory=dict)
 
-    def starting(self, weights: Tree) -> "Task":
-        """The same task, some of whose weights and constants are others."""
-        start = {name: weights.get(name, value) for name, value in self.initial.items()}
-        fixed = {name: weights.get(name, value) for name, value in self.constants.items()}
-        return replace(self, initial=start, constants=fixed)
+    def starting_from(self, weights: Tree) -> "Task":
+        """The same task, some of whose weights and constants are others; no other model's are."""
+        initial, constants, frozen = (
+            {name: weights.get(name, value) for name, value in tree.items()}
+            for tree in (self.initial, self.constants, self.frozen)
+        )
+        return replace(self, initial=initial, constants=constants, frozen=frozen)
 
     @property
-    def frozen(self) -> Tree:
+    def fixed(self) -> Tree:
+        """All that nobody trains or sends: frozen weights, and buffers that do not change."""
+        return {**self.constants, **self.frozen}
+
+    @cached_property
+    def fixed_name(self) -> str:
+        """A short name of what is fixed, with its values; empty where nothing is."""
+        return sha256(moved(self.fixed, CPU)) if self.fixed else ""
+
+    @property
+    def whole_model(self) -> Tree:
+        """The weights everyone starts from, frozen ones too."""
+        return {**self.frozen, **self.initial}
+
+    @property
+    def frozen_statistics(self) -> Tree:
         """The statistics that training leaves as they are."""
         return {name: value for name, value in self.constants.items() if is_statistic(name)}
 
@@ -157,7 +178,7 @@ class Task:
         """A model by PyTorch's names and types, as ``load_state_dict`` takes it."""
         if not self._buffers:
             return params
-        return as_state(self.constants | params, self.module.state_dict())
+        return as_state(self.fixed | params, self.module.state_dict())
 
     def output(self, params: Tree, x: Tensor) -> Tensor:
         """What the model says about each example when it is used."""
@@ -166,12 +187,12 @@ class Task:
     def _call(self, module: nn.Module, params: Tree, x: Tensor) -> tuple[Tensor, Tree]:
         """What a model says, and its statistics after that."""
         if not (self.constants or self.statistics):
-            return functional_call(module, params, (x,)), {}
+            return functional_call(module, {**self.frozen, **params}, (x,)), {}
         given = {
             plain(name): typed(value.detach(), self._buffers[plain(name)].dtype).clone()
             if is_statistic(name)  # a copy, which the model may write to
             else value
-            for name, value in (self.constants | params).items()
+            for name, value in (self.fixed | params).items()
         }
         said: Tensor = functional_call(module, given, (x,))
         kept = {name: value for name, value in params.items() if is_statistic(name)}

@@ -61,6 +61,18 @@ class DataConfig:
         "others a/2 of one of those and 2a of one of the rest; 0 = as many as there are",
         low=0,
     )
+    sizes: str = key(
+        "auto",
+        "how many examples clients get: as the partition has it, or log-normal, for iid, "
+        "pathological and dirichlet (FedU)",
+        choices=("auto", "lognormal"),
+    )
+    size_mean: float = key(
+        0.0, "lognormal: examples of a client on average; 0 = as many as there are", low=0
+    )
+    size_std: float = key(
+        0.0, "lognormal: their standard deviation; 0 = 0.56 of the mean, as in FedU", low=0
+    )
     downsample: float = key(
         0.0, "share of their examples that half the clients lose (FedU: 0.8)", low=0, high=0.99
     )

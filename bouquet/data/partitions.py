@@ -12,6 +12,7 @@ from bouquet.core.errors import BadInput
 from bouquet.core.seeding import generator
 from bouquet.data.federated import DataConfig, Split, client_ids
 from bouquet.data.remembered import remembered
+from bouquet.data.sizes import unequal
 
 Indices = NDArray[np.int64]
 
@@ -58,6 +59,8 @@ def partition(labels: Indices, config: DataConfig, seed: int) -> list[Indices]:
     )
     if config.clients > len(labels):
         raise too_many
+    if config.sizes == "lognormal":
+        return unequal(labels, config, seed)
     rng = generator(seed, "partition")
     if config.partition == "perfedavg":
         return _perfedavg(labels, config, rng, too_many)

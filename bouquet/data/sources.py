@@ -81,6 +81,7 @@ def load(
         The clients to load, on a device; of ``data.name=folder`` nobody else's files are opened.
     """
     entry = data_set(config.name)
+    _refuse_sizes(config, entry)
     state = random.getstate()  # importing scikit-learn or datasets draws from it
     try:
         if only is None:
@@ -90,6 +91,20 @@ def load(
         return _usable(found.restricted(only), config)
     finally:
         random.setstate(state)
+
+
+def _refuse_sizes(config: DataConfig, entry: DataSet) -> None:
+    """Refuse sizes where clients have the examples they have, and numbers that say nothing."""
+    if config.sizes != "auto" and entry.natural:
+        raise BadInput(
+            f"data.sizes must be 'auto' for {config.called}, whose clients have what is theirs, "
+            f"not {config.sizes!r}."
+        )
+    for name, value in (("size-mean", config.size_mean), ("size-std", config.size_std)):
+        if config.sizes == "auto" and value:
+            raise BadInput(
+                f"data.{name} must be 0 unless data.sizes is 'lognormal', not {value:g}."
+            )
 
 
 def _usable(found: FederatedData, config: DataConfig) -> FederatedData:

@@ -29,6 +29,8 @@ class Host:
         Import paths of schemes and models that it may load, besides ours.
     computes_on : str
         The device it may compute on; empty for any.
+    weights : str
+        Its copy of the file that models' weights start from; empty where it has none.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Host:
     data_path: str = ""
     allowed: tuple[str, ...] = ()
     computes_on: str = ""
+    weights: str = ""
 
     @property
     def node_config(self) -> str:
@@ -47,6 +50,7 @@ class Host:
             "data.path": self.data_path and os.path.abspath(self.data_path),
             "allow": ",".join(self.allowed),
             "device": self.computes_on,
+            "model.weights": self.weights and os.path.abspath(self.weights),
         }
         return " ".join(f"{name}={json.dumps(word)}" for name, word in words.items() if word)
 

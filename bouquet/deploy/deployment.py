@@ -42,7 +42,14 @@ def hosts_of(settings: Settings, folder: RunFolder) -> list[Host]:
     parts = [name for _, name in named_paths(settings.flat())]
     named = tuple(dict.fromkeys([*schemes, *parts]))
     return [
-        Host(name, tuple(clients[number::nodes]), disks / name, settings.data.path, named)
+        Host(
+            name,
+            tuple(clients[number::nodes]),
+            disks / name,
+            settings.data.path,
+            named,
+            weights=settings.model.weights,
+        )
         for number, name in enumerate(names)
     ]
 
@@ -68,7 +75,7 @@ def prepared(
         if not disks_of(settings, folder).is_dir():
             raise BadInput(f"--resume: {resume} holds no deployment's run; use bouquet simulate.")
     else:
-        settings = parse(keys)
+        settings = parse(keys).pinned()
         folder = new_folder(settings)
         settings = settings.with_run(nodes=settings.run.nodes or 3, out=str(folder.path.absolute()))
     check_deployable(settings)

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Error, Message
+from safetensors.torch import save_file
 
 from bouquet.client_app.stores import read_state
 from bouquet.core.errors import BadInput
 from bouquet.engines import LocalNodes
 from bouquet.flower.private import ErrorCode
+from bouquet.problem import make_task
 from bouquet.server_app.loop import run as run_loop
 from bouquet.settings import parse
 from bouquet.storage.events import Event
@@ -278,3 +280,56 @@ def test_the_record_tells_when_what_is_kept_is_sent(tmp_path: Path, deployed: St
 def records(folder: Path) -> list[dict[str, Any]]:
     (path,) = (folder / "sent").glob("*.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# Weights from a file
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A file of weights that fits the model."""
+    own = make_task(parse(kebab(KEYS)), (60,), 10, None).initial
+    save_file({name: value + 0.5 for name, value in own.items()}, tmp_path / "base.safetensors")
+    return tmp_path / "base.safetensors"
+
+
+def with_copies(folder: Path, *copies: str) -> Devices:
+    """Devices whose owners gave some of them a file."""
+    grid = Devices(folder)
+    for context, copy in zip(grid._contexts.values(), copies, strict=True):
+        context.node_config |= {"model.weights": copy} if copy else {}
+    return grid
+
+
+@pytest.mark.parametrize("scheme", ["fedavg", "apfl"])
+def test_devices_without_the_file_are_told_where_personal_weights_start(
+    start: Start, deployed: Start, base: Path, scheme: str
+) -> None:
+    keys = {"scheme": scheme, "model": {"weights": str(base)}}
+    there, here = deployed(**keys), start(**KEYS | keys)
+    assert there.sha == here.sha
+    assert [row["personal_loss"] for row in there.clients] == [
+        row["personal_loss"] for row in here.clients
+    ]
+    assert here.sha != start(**KEYS | {"scheme": scheme}).sha
+
+
+def test_what_is_frozen_is_read_from_the_devices_own_files(
+    start: Start, deployed: Start, base: Path, tmp_path: Path
+) -> None:
+    """One has another file and one has none: both are left out, and told why."""
+    frozen = {"split": "lora-b", "rank": 2, "frozen": "*"}
+    keys = {"scheme": "fedalt", "model": {"weights": str(base)}, "personal": frozen}
+    grid = with_copies(tmp_path / "devices", *[str(base)] * 3)
+    assert deployed(grid=grid, **keys).sha == start(**KEYS | keys).sha
+    other = tmp_path / "other.safetensors"
+    save_file({"output.weight": torch.zeros(2)}, other)
+    for copies, why in (
+        (["", str(base), str(base)], "needs that file on every node.*bouquet node --weights FILE"),
+        ([str(base), str(other), str(base)], r"other\.safetensors' must be the file whose SHA-256"),
+    ):
+        grid = with_copies(tmp_path / "devices", *copies)
+        with pytest.raises(BadInput, match=why):
+            deployed(grid=grid, **keys)
+        grid = with_copies(tmp_path / "devices", *copies)
+        assert len(deployed(grid=grid, min_clients=2, **keys).clients) == 2

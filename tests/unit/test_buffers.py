@@ -149,7 +149,7 @@ def test_frozen_statistics_are_used_in_training_and_never_change() -> None:
     settings = configured(dtype="float64", statistics="frozen")
     loaded = problem(settings)
     seen = {f"norm.{n}~": 1 + torch.rand(3).double() for n in ("running_mean", "running_var")}
-    loaded = replace(loaded, task=loaded.task.starting(seen))
+    loaded = replace(loaded, task=loaded.task.starting_from(seen))
     task, work = loaded.task, work_of(loaded, "000", Sgd(0.1), 4)
     module = plain_model(settings, loaded)
     module.get_submodule("norm").eval()
@@ -367,7 +367,7 @@ def test_statistics_move_no_weight(case: str) -> None:
     loaded, sgd = problem(settings), Sgd(0.05, clip=0.5, clip_all=True, decoupled_decay=0.1)
     assert loaded.task.statistics
     others = {name: loaded.task.initial[name] * 3 + 2 for name in loaded.task.statistics}
-    elsewhere = replace(loaded, task=loaded.task.starting(others))
+    elsewhere = replace(loaded, task=loaded.task.starting_from(others))
     (held, own), (twin, other) = (played(settings, one, sgd) for one in (loaded, elsewhere))
     moved = [name for name, value in own.items() if not value.equal(other[name])]
     assert moved  # else nothing was tried

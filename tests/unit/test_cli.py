@@ -745,12 +745,13 @@ def test_many_clients_are_described_in_short_and_drawn(bouquet: Bouquet, tmp_pat
     assert (tmp_path / "who.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_quadratic_problem_has_no_picture(bouquet: Bouquet, tmp_path: Path) -> None:
+def test_a_quadratic_problem_has_a_picture_of_sizes_alone(bouquet: Bouquet, tmp_path: Path) -> None:
     problem = tmp_path / "problem.json"
     problem.write_text('{"init": [1], "clients": [{"A": [[1]], "c": [0]}]}')
     words = ["data", "describe", "quadratic", "-c", f"data.path={problem}"]
     assert "1 clients, examples of shape 1 x 1." in bouquet(*words).out
-    assert_refused_late(bouquet(*words, "--picture", "a.png"), "--picture needs classes")
+    assert "picture: a.png" in bouquet(*words, "--picture", "a.png").out
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     split = ["data", "split", *words[2:], "--out", "parts"]
     assert_refused(bouquet(*split), "data split needs classes, and quadratic has none.")
 

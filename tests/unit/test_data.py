@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from bouquet.core.config import keys_of, read
 from bouquet.core.errors import BadInput
 from bouquet.data import DATASETS, DataConfig, FederatedData, load
 from bouquet.data.describe import draw, heterogeneity
-from bouquet.data.federated import client_ids
+from bouquet.data.federated import Split, client_ids
 from bouquet.data.partitions import hold_out, split_clients
 from bouquet.data.sources import labeller
 from bouquet.models import MODELS
@@ -201,13 +203,39 @@ def test_heterogeneity_is_the_distance_from_everyones_labels() -> None:
     assert heterogeneity(np.array([[4, 0], [2, 2]])) == pytest.approx(0.25)
 
 
-def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    draw(np.array([[4, 0], [2, 2]]), ["a", "b"], ["yes", "no"], "two", tmp_path / "two.png")
+def picture(data: FederatedData, path: Path) -> NDArray[np.uint8]:
+    """What is drawn of some data, in levels of grey."""
     from PIL import Image
 
-    with Image.open(tmp_path / "two.png") as image:
+    draw(data, "who", path / "who.png")
+    with Image.open(path / "who.png") as image:
         assert image.format == "PNG"
-        assert len(np.unique(np.asarray(image.convert("L")))) > 20
+        return np.asarray(image.convert("L"))
+
+
+@pytest.mark.parametrize(("clients", "classes"), [(2, 2), (80, 70), (50, 3)])
+def test_there_is_a_picture_of_few_and_many_clients_and_classes(
+    tmp_path: Path, clients: int, classes: int
+) -> None:
+    """Where each client has one class, a row has one dark place: it is lighter than if alike."""
+    y = torch.arange(clients * 6) % classes
+    parts = {
+        f"c{n:02d}": Split(torch.arange(6 * n, 6 * n + 5), torch.tensor([6 * n + 5]))
+        for n in range(clients)
+    }
+    names = tuple(f"${n} and a long name" for n in range(classes))  # a dollar is no formula
+    data = FederatedData(torch.zeros(len(y), 1), y, parts, classes, names=names)
+    alike, skewed = picture(data, tmp_path), picture(replace(data, y=y // 6 % classes), tmp_path)
+    assert len(np.unique(skewed)) > 20
+    assert (skewed > 245).sum() > (alike > 245).sum()
+
+
+def test_data_without_classes_have_a_picture_of_sizes(tmp_path: Path) -> None:
+    parts = {f"c{n}": Split(torch.arange(n + 1), torch.arange(1)) for n in range(45)}
+    data = FederatedData(torch.zeros(45, 2, 2), torch.zeros(45, 2), parts, 0)
+    even = replace(data, clients=dict.fromkeys(parts, parts["c44"]))
+    stairs, block = picture(data, tmp_path), picture(even, tmp_path)
+    assert stairs.mean() > block.mean()  # half of the block is white
 
 
 def test_label_counts_count_the_training_labels() -> None:

@@ -155,6 +155,12 @@ def test_a_device_never_reads_the_servers_path(tmp_path: Path) -> None:
     keys: dict[str, object] = {"data.name": "folder", "data.path": str(tmp_path)}
     reply = answer(keys, {"client-id": "a", "state-dir": str(tmp_path)})
     assert "data.path" in str(reply.content.config_records[wire.NOTE]["refused"])
+    weights: dict[str, object] = {"model.weights": str(tmp_path / "theirs"), "data.clients": 2}
+    own: dict[str, str | int] = {"client-id": "000", "state-dir": str(tmp_path)}
+    assert "refused" not in answer(weights, own).content.config_records[wire.NOTE]
+    reply = answer(weights | {"model.weights-sha256": "1"}, own | {"model.weights": "mine"})
+    refused = str(reply.content.config_records[wire.NOTE]["refused"])
+    assert refused == "model.weights 'mine' cannot be read: No such file or directory."
 
 
 @pytest.mark.parametrize(

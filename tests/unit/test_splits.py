@@ -36,15 +36,54 @@ from tests.conftest import Run
 Start = Callable[..., Run]
 
 # As small as they go: ResNet-18 has one size, and few pixels.
-SMALL = {"hidden": 6, "width": 8, "blocks": 2, "heads": 2}
+SMALL: dict[str, Any] = {"hidden": 6, "width": 8, "blocks": 2, "heads": 2}
 TOKENS, LENGTH = 7, 5
 SPLITS = {
-    "char-lstm": ["input", "output", "additive-head", "full", "none"],
-    "cnn": ["input", "output", "adapter", "split-input", "additive-head", "full", "none"],
-    "linear": ["input", "output", "additive-head", "full", "none"],
-    "mlp": ["input", "output", "adapter", "split-input", "additive-head", "full", "none"],
-    "resnet18": ["input", "output", "adapter", "split-input", "additive-head", "full", "none"],
-    "transformer": ["input", "output", "adapter", "additive-head", "full", "none"],
+    "char-lstm": ["input", "output", "additive-head", "lora", "lora-b", "full", "none"],
+    "cnn": [
+        "input",
+        "output",
+        "adapter",
+        "split-input",
+        "additive-head",
+        "lora",
+        "lora-b",
+        "full",
+        "none",
+    ],
+    "linear": ["input", "output", "additive-head", "lora", "lora-b", "full", "none"],
+    "mlp": [
+        "input",
+        "output",
+        "adapter",
+        "split-input",
+        "additive-head",
+        "lora",
+        "lora-b",
+        "full",
+        "none",
+    ],
+    "resnet18": [
+        "input",
+        "output",
+        "adapter",
+        "split-input",
+        "additive-head",
+        "lora",
+        "lora-b",
+        "full",
+        "none",
+    ],
+    "transformer": [
+        "input",
+        "output",
+        "adapter",
+        "additive-head",
+        "lora",
+        "lora-b",
+        "full",
+        "none",
+    ],
 }
 every_split = pytest.mark.parametrize(
     ("name", "split"), [(name, split) for name in SPLITS for split in SPLITS[name]]
@@ -134,10 +173,11 @@ def test_merging_what_was_split_gives_the_model_back(name: str, split: str) -> N
 ALL_OF_IT = {("linear", "input"), ("linear", "output")}
 
 
+@pytest.mark.parametrize("split", ["adapter", "lora", "lora-b"])
 @adapted
-def test_adapters_start_as_the_identity(name: str) -> None:
+def test_adapters_start_as_the_identity(name: str, split: str) -> None:
     x, _ = examples(name)
-    assert torch.equal(made(name, "adapter")(x), made(name)(x))
+    assert torch.equal(made(name, split)(x), made(name)(x))
 
 
 @pytest.mark.parametrize("name", [n for n in SPLITS if n != "transformer"])
@@ -155,7 +195,7 @@ def test_all_devices_start_from_the_same_parts(name: str, split: str) -> None:
     assert all(torch.equal(value, again[key]) for key, value in first.items())
 
 
-@pytest.mark.parametrize("split", ["adapter", "additive-head"])
+@pytest.mark.parametrize("split", ["adapter", "additive-head", "lora"])
 @adapted
 def test_the_rest_has_the_names_and_the_weights_it_has_alone(name: str, split: str) -> None:
     whole, alone = task_of(name, split), task_of(name, "none")
@@ -468,7 +508,7 @@ def test_only_personal_names_move_where_only_they_are_trained(start: Start, spli
     )
 
 
-@pytest.mark.parametrize("split", ["adapter", "output"])
+@pytest.mark.parametrize("split", ["adapter", "lora", "output"])
 @pytest.mark.usefixtures("text")
 def test_the_transformer_trains_a_round_in_one_computation_or_one_by_one(
     start: Start, split: str

@@ -36,7 +36,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bouquet.core.batches import in_one
 from bouquet.core.config import key
 from bouquet.core.errors import BadInput
 from bouquet.core.scheme import Averaging, Model, Work
@@ -61,6 +60,12 @@ class Heads(NamedTuple):
 def topped(w: Tree, phi: Tree) -> Tree:
     """The model whose output layer has the weights ψ + φ."""
     return {**w, **{name: w[name] + value for name, value in phi.items()}}
+
+
+def counted(batch: Batch, classes: int) -> Tensor:
+    """How often each class stands in a batch; of text, at how many positions."""
+    real = (batch.weight > 0).reshape(-1, *[1] * (batch.y.ndim - 1))
+    return torch.stack([((batch.y == one) & real).sum() for one in range(classes)])
 
 
 @dataclass(frozen=True)
@@ -108,10 +113,8 @@ class FedRoD(Averaging[Personal]):
 
     def prior(self, work: Work) -> Tensor:
         """γ log N_{m,c}, of a class without examples minus infinity."""
-        data = in_one(work.data)
-        real = (data.weight > 0).reshape(*data.weight.shape, *[1] * (data.y.ndim - 2))
-        here = [((data.y == one) & real).sum() for one in range(work.task.classes)]
-        return torch.stack(here).to(data.weight.dtype).pow(self.gamma).log()
+        here = torch.stack([counted(batch, work.task.classes) for batch in work.data]).sum(dim=0)
+        return here.to(work.data[0].weight.dtype).pow(self.gamma).log()
 
     def local_update(
         self, work: Work, payload: Model, personal: Personal

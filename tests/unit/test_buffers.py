@@ -346,7 +346,7 @@ def played(
     for one, scale in zip(ids, scales, strict=True):
         work = work_of(loaded, one, sgd, scheme.draws(3))
         scaled = [batch._replace(x=scale * batch.x) for batch in work.batches]
-        works[one] = replace(work, batches=scaled, steps=3)
+        works[one] = replace(work, batches=scaled, steps=3, data=scaled)
     server = scheme.welcome(scheme.init_server(task), federation)
     kept: dict[str, Any] = {one: scheme.init_personal(task, 21) for one in ids}
     for number in (1, 2, 3):
@@ -360,7 +360,8 @@ def played(
     return held, models
 
 
-@pytest.mark.parametrize("case", list(WILD))
+# IFCA's clients choose among models as they are judged, by their statistics too.
+@pytest.mark.parametrize("case", [one for one in WILD if one != "ifca"])
 def test_statistics_move_no_weight(case: str) -> None:
     """Not by decay, clipping, a proximal term, a control variate or a second derivative."""
     settings = configured(**WILD[case], weight_decay=0.1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES
 from bouquet.core.placement import CPU, kept, moved
 from bouquet.core.task import Task
 from bouquet.core.trees import (
@@ -72,6 +73,7 @@ def make_task(
     classes: int,
     init: Tensor | None,
     make: Maker | None = None,
+    targets: str = CLASSES,
 ) -> Task:
     """The task on data of a given shape; ``init`` replaces the model's own start.
 
@@ -90,7 +92,7 @@ def make_task(
     run = settings.run
     # Models of ours are what their keys say; a user's own may be anything.
     ours = make is None and not is_path(settings.model.name)
-    options = (run.weight_decay, run.loss, run.amp)
+    options = (run.weight_decay, run.loss, run.amp, targets)
     kind = (settings.model, personal, input_shape, classes, *options)
     return Task(
         structure,
@@ -99,9 +101,10 @@ def make_task(
         names,
         run.weight_decay,
         kind=kind if ours else None,
-        criterion=loss_of(run.loss, classes),
-        metric=metric_of(run.metric),
+        criterion=loss_of(run.loss, classes, targets),
+        metric=metric_of(run.metric, classes, targets),
         amp=AMP[run.amp],
+        targets=targets,
     )
 
 
@@ -167,8 +170,10 @@ def posed(
 ) -> Problem:
     """The problem some data pose to the model, which is tried on them if it is a user's own."""
     if data.classes:
-        refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
-    task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init, make)
+        tokens = not data.x.is_floating_point()
+        refuse_inputs(settings.model, tokens=tokens, classes=data.targets == CLASSES)
+    shape = tuple(data.x.shape[1:])
+    task = make_task(settings, shape, data.classes, data.init, make, data.targets)
     if ":" in settings.model.name:
         task = _tried(settings, task, data)
     try_measures(settings, task, data)

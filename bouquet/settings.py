@@ -34,7 +34,8 @@ from bouquet.core.config import (
 )
 from bouquet.core.descent import Sgd
 from bouquet.core.errors import BadInput
-from bouquet.core.judging import ACCURACY, LOSSES, METRICS
+from bouquet.core.judging import LOSSES, METRICS, USUAL_METRIC
+from bouquet.core.measure import CLASSES
 from bouquet.core.scheme import AnyScheme
 from bouquet.data import DataConfig, data_set
 from bouquet.imports import absolute
@@ -102,15 +103,22 @@ class RunConfig:
     )
     loss: str = key(
         "auto",
-        "what clients train to lower; auto = cross-entropy, or the quadratic problem's own",
+        "what clients train to lower; auto = cross-entropy for classes, mse (or mae) for values, "
+        "bce for several labels, or the quadratic problem's own",
         choices=("auto", *LOSSES),
         own=True,
     )
     metric: str = key(
-        ACCURACY.name,
-        "what models are compared by, beside the loss",
-        choices=tuple(METRICS),
+        "auto",
+        "what models are compared by, beside the loss; auto = accuracy for classes, r2 for values, "
+        "f1 for several labels",
+        choices=("auto", *METRICS),
         own=True,
+    )
+    evaluate_on: str = key(
+        "test",
+        "what models are judged on: their clients' test examples, or the training examples as well",
+        choices=("test", "test,train"),
     )
     seed: int = key(0, "of every random choice", low=0)
     dtype: str = key("float32", "of weights and data", choices=tuple(DTYPES))
@@ -143,7 +151,9 @@ class RunConfig:
     )
     save_predictors: bool = key(False, "write every client's final model to the run's folder")
     save_outcomes: bool = key(
-        False, "write which examples each client's shared and personal model get right"
+        False,
+        "write what each client's shared and personal model make of each example: whether it is "
+        "right, or its loss",
     )
     validation: float = key(
         0.0,
@@ -167,7 +177,8 @@ class RunConfig:
     )
     diverged_at: float = key(
         1000.0,
-        "the loss has exploded at this many times a guess's (without classes: its first value)",
+        "the loss has exploded at this many times a guess's (where no guess is known, its first "
+        "value)",
         low=1.0,
     )
     share_label_counts: bool = key(
@@ -250,6 +261,11 @@ class Settings:
         """How uploads are weighted, with the scheme's own choice where the user made none."""
         chosen = self.run.weights
         return self.scheme.weights if chosen in ("auto", "agnostic") else chosen
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Which of their clients' examples models are judged on."""
+        return tuple(self.run.evaluate_on.split(","))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -347,6 +363,8 @@ def parse(
     run, values = _with_pipeline(run, values)
     data = read(DataConfig, values, "data")
     data = replace(data, name=absolute(data.name))
+    if run.metric == "auto":
+        run = replace(run, metric=USUAL_METRIC[CLASSES if data.labels == "auto" else data.labels])
     model = read(ModelConfig, values, "model")
     check_local_work(run, RunConfig().local_steps)
     if run.local_epochs:

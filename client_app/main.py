@@ -25,6 +25,7 @@ from bouquet.client_app.stores import (
 )
 from bouquet.core import cohort
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES, VALUES
 from bouquet.core.placement import find
 from bouquet.data.federated import numbered
 from bouquet.data.prepare import size_warning
@@ -178,10 +179,12 @@ def _introduce(node: Node, context: Context) -> RecordDict:
         "classes": data.classes,
         "nodes": int(context.node_config.get("num-partitions", 1)),
     }
-    if node.settings.run.share_label_counts and data.classes:
+    if node.settings.run.share_label_counts and data.classes and data.targets != VALUES:
         metrics["label_counts"] = [n for client in clients for n in data.label_counts(client)]
     arrays = {} if data.init is None else {"init": data.init}
     note = ConfigRecord({"clients": clients})
+    if data.targets != CLASSES:
+        note["targets"] = data.targets
     if data.names != numbered(data.classes):
         note["class-names"] = list(data.names)
     if data.inputs:

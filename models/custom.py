@@ -49,8 +49,8 @@ def build_own(path: str, input_shape: Shape, classes: int, make: Maker | None = 
 
 
 def refuse_output(path: str, output: Tensor, y: Tensor, classes: int) -> None:
-    """Refuse a model whose output does not score every class of every example."""
-    expected = (*y.shape, classes)
+    """Refuse a model whose output does not score every class (value, label) of every example."""
+    expected = tuple(y.shape) if y.is_floating_point() else (*y.shape, classes)
     if tuple(output.shape) != expected:
         raise BadInput(
             f"model.name {path!r} must give scores of shape {_words(expected)} for {len(y)} "

@@ -12,6 +12,7 @@ from bouquet.core.task import Task
 from bouquet.core.trees import Tree, flatten, unflatten
 from bouquet.problem import make_task
 from bouquet.server_app.membership import Roster
+from bouquet.server_app.replies import Facts
 from bouquet.server_app.strategy import SchemeStrategy
 from bouquet.settings import Settings
 from bouquet.stages import Stage
@@ -93,7 +94,7 @@ class Assembly:
     def _way(self, settings: Settings) -> str:
         facts = self.roster.facts
         assert facts is not None
-        task = make_task(settings, facts.input_shape, facts.classes, facts.init)
+        task = _task(settings, facts)
         return cohort.choice(settings.scheme, task, settings.run.cohort)
 
     def strategy(
@@ -102,7 +103,7 @@ class Assembly:
         """A stage's strategy, from the weights the stage before left or from a checkpoint."""
         settings, facts = self.settings.in_stage(stage), self.roster.facts
         assert facts is not None  # a roster that was updated has met a node
-        task = make_task(settings, facts.input_shape, facts.classes, facts.init)
+        task = _task(settings, facts)
         _check_sample(settings, self.roster)
         if warm:
             # A part that only this stage's model has, such as an adapter, starts as it would.
@@ -122,6 +123,11 @@ class Assembly:
             # A simulation's nodes have all data, and states in one place unless it is a Context.
             anywhere=self.diagnostics is not None and settings.run.store != "context",
         )
+
+
+def _task(settings: Settings, facts: Facts) -> Task:
+    """The task as the server knows it, by what nodes say of their data."""
+    return make_task(settings, facts.input_shape, facts.classes, facts.init, targets=facts.targets)
 
 
 def state_folder(settings: Settings, stage: Stage) -> str:

@@ -9,6 +9,7 @@ import typer
 from bouquet.cli import catalogue, listing
 from bouquet.cli.options import ConfigOption, KeysOption, key_values
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES
 
 if TYPE_CHECKING:
     from bouquet.settings import Settings
@@ -123,7 +124,7 @@ def data_describe(
     if warning:
         err.print(warning, highlight=False, soft_wrap=True)
     if picture is not None:
-        if not found.classes:
+        if not found.classes or found.targets != CLASSES:
             raise BadInput(f"--picture needs classes, and {name} has none.")
         draw(label_table(found), list(found.clients), found.names, name, picture)
         out.print(f"picture: {picture}", highlight=False, soft_wrap=True)

@@ -7,8 +7,10 @@ positions is right, the sign of the difference counts: the sign test, of which M
 case.) Where each example has a loss, or another number, the mean of the differences is compared
 with what it would be had each difference come with either sign, as of two models that are equally
 good: the sign-flip test (Fisher 1935, Pitman 1937), of which McNemar's is the case where all
-differences are of one size. Many clients give many tests, so p-values are adjusted by Holm's method: with 95%
-confidence, none of the clients called helped or hurt is called so by chance.
+differences are of one size.
+
+Many clients give many tests, so p-values are adjusted by Holm's method: with 95% confidence, none
+of the clients called helped or hurt is called so by chance.
 """
 
 import math
@@ -165,9 +167,10 @@ def default_model(
     measure : Measure
         What the numbers are.
     """
-    means = [np.array([one.mean() for one in each]) for each in (shared, personal)]
-    # Clients' losses may be of very different size: only the sign of each counts.
-    pair = compare(*(means[::-1] if measure.lower_is_better else means))
+    sign = -1 if measure.lower_is_better else 1
+    # Clients' losses may be of very different size: only the sign of each difference counts.
+    first, second = (np.array([sign * one.mean() for one in each]) for each in (shared, personal))
+    pair = compare(first, second)
     shown_worse = pair.worse > pair.better and pair.p <= LEVEL
     return "shared" if shown_worse or not pair.better + pair.worse else "personal"
 

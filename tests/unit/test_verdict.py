@@ -84,9 +84,7 @@ def test_made_up_clients_get_the_verdict_they_deserve() -> None:
         compare(a.astype(float), b.astype(float)) for a, b in zip(shared, personal, strict=True)
     ]
     adjusted = holm([pair.p for pair in pairs])
-    said = [
-        verdict(one.better, one.worse, one.p, p) for one, p in zip(pairs, adjusted, strict=True)
-    ]
+    said = [verdict(one.leans, one.p, p) for one, p in zip(pairs, adjusted, strict=True)]
     assert said[:2] == ["helped", "hurt"]
     assert not {"helped", "hurt"} & set(said[2:])
 
@@ -100,10 +98,10 @@ def test_equal_models_are_seldom_told_apart() -> None:
 
 
 def test_no_difference_and_a_difference_by_chance_are_not_called_by_name() -> None:
-    assert verdict(4, 0, mcnemar(4, 0), 1.0) == "no difference shown"
-    assert verdict(9, 1, mcnemar(9, 1), 0.4) == "perhaps helped"
-    assert verdict(1, 9, mcnemar(1, 9), 0.4) == "perhaps hurt"
-    assert verdict(1, 9, mcnemar(1, 9), 0.04) == "hurt"
+    assert verdict(4 - 0, mcnemar(4, 0), 1.0) == "no difference shown"
+    assert verdict(9 - 1, mcnemar(9, 1), 0.4) == "perhaps helped"
+    assert verdict(1 - 9, mcnemar(1, 9), 0.4) == "perhaps hurt"
+    assert verdict(1 - 9, mcnemar(1, 9), 0.04) == "hurt"
 
 
 def told(better: int, worse: int, same: int = 4) -> dict[str, Floats]:

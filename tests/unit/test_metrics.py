@@ -52,7 +52,7 @@ def scores(seed: int, size: int, classes: int, ties: bool = False) -> tuple[Floa
 
 
 def softmax(output: Floats) -> Floats:
-    powers = np.exp(output - output.max(axis=1, keepdims=True))
+    powers: Floats = np.exp(output - output.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
 
 

@@ -291,7 +291,7 @@ def test_losses_metrics_and_models_that_do_not_fit_are_refused(
 
 
 def wide(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
-    return torch.nn.Linear(*shape, classes + 1)
+    return torch.nn.Linear(shape[0], classes + 1)
 
 
 def test_words_have_values_with_a_model_of_your_own_alone(tmp_path: Path) -> None:

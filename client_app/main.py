@@ -28,7 +28,6 @@ from bouquet.core.errors import BadInput
 from bouquet.core.measure import CLASSES, VALUES
 from bouquet.core.placement import find
 from bouquet.data.federated import numbered
-from bouquet.data.prepare import size_warning
 from bouquet.flower import wire
 from bouquet.flower.private import log
 from bouquet.problem import Problem, problem, started_from
@@ -190,7 +189,7 @@ def _introduce(node: Node, context: Context) -> RecordDict:
     if data.inputs:
         note["input-names"] = list(data.inputs)
     first = not context.node_config.get("partition-id", 0)  # a simulation's nodes load the same
-    warning = size_warning(data.x, node.settings.data.scale) if first else ""
+    warning = data.size_warning(node.settings.data.scale) if first else ""
     if warning and device(context.node_config) is not None:  # what its data are like stays there
         log(WARNING, warning)
     elif warning:

@@ -10,7 +10,7 @@ from bouquet.core.config import key
 from bouquet.core.errors import BadInput
 from bouquet.core.measure import CLASSES, SEVERAL, VALUES
 from bouquet.core.seeding import generator
-from bouquet.data.prepare import Preparation, preparation
+from bouquet.data.prepare import Preparation, preparation, size_warning, value_warning
 from bouquet.imports import called
 
 
@@ -193,6 +193,11 @@ class FederatedData:
         if self.targets == SEVERAL:
             return labels.sum(dim=0).long().tolist()
         return torch.bincount(labels.flatten(), minlength=self.classes).tolist()
+
+    def size_warning(self, scale: str) -> str:
+        """What is odd about the size of inputs and values, in words; empty for nothing."""
+        values = value_warning(self.y) if self.targets == VALUES else ""
+        return " ".join(filter(None, (size_warning(self.x, scale), values)))
 
     def holding_out(self, fraction: float, seed: int) -> "FederatedData":
         """The same data with a validation part taken from each client's training part.

@@ -52,8 +52,9 @@ def scores(seed: int, size: int, classes: int, ties: bool = False) -> tuple[Floa
 
 
 def softmax(output: Floats) -> Floats:
-    powers: Floats = np.exp(output - output.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
+    powers = np.exp(output - output.max(axis=1, keepdims=True))
+    chances: Floats = powers / powers.sum(axis=1, keepdims=True)
+    return chances
 
 
 some = st.integers(0, 10**6)

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from sklearn.metrics import f1_score, log_loss, mean_squared_error, r2_score
 from torch import nn
 
+import bouquet
 from bouquet.cli.display import describe, newcomers, on_training_data
 from bouquet.client_app.predictor import Predictor, export
 from bouquet.core.errors import BadInput, RunFailed
@@ -293,6 +294,17 @@ def test_nothing_is_said_of_training_data_unless_asked_for(
 
 
 # Elsewhere
+
+
+def test_a_program_gives_arrays_of_values(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 20, 3))
+    held = {"a": (x[0], x[0] @ [1.0, 2.0, 3.0]), "b": (x[1], x[1] @ [3.0, 2.0, 1.0])}
+    told: dict[str, Any] = {"data.labels": "values", "model.name": "linear", "lr": 0.05}
+    run = bouquet.simulate(
+        "apfl", data=held, rounds=3, out=tmp_path / "run", progress=False, **told
+    )
+    assert run.summary["personal"]["r2"]["mean"] > 0.5
+    assert run.model_of("a")(torch.ones(1, 3)).shape == (1, 1)
 
 
 def test_describe_tells_how_values_and_labels_are_spread(

@@ -251,6 +251,14 @@ def test_a_federation_that_contradicts_itself_is_refused(
         load(DataConfig(name=offer(given), labels="values"), 0, DTYPE)
 
 
+def test_large_values_are_warned_of(tmp_path: Path) -> None:
+    text = rows("client,rain,height", "a,1,0.5", "a,2,-250000")
+    data = table(tmp_path, text, **VALUES)
+    assert data.size_warning("none").startswith("The values to predict are large (up to 2.5e+05)")
+    small = table(tmp_path, text.replace("-250000", "-250"), **VALUES)
+    assert small.size_warning("none") == ""
+
+
 # What does not go together
 
 

@@ -40,6 +40,7 @@ Start = Callable[..., Run]
 Finished = Callable[[Settings], Run]
 INPUTS = ("rain", "sun", "soil")
 COLUMNS = {"values": ("height",), "several": ("sea", "forest", "city")}
+SIZES = {"a": 48, "b": 37, "c": 61, "flat": 30}
 FLAT = "flat"  # a client whose plants are all of one height, and whose scenes have no label
 
 
@@ -50,9 +51,9 @@ def write_csv(folder: Path, kind: str) -> Path:
     with open(file, "w", newline="") as out:
         writer = csv.writer(out)
         writer.writerow(["client", *INPUTS, *names])
-        for client in ("a", "b", "c", FLAT):
+        for client, size in SIZES.items():
             slopes = rng.normal(0, 2, (3, len(names)))
-            for x in rng.normal(size=(48, 3)).round(4):
+            for x in rng.normal(size=(size, 3)).round(4):
                 y = x @ slopes + 0.1 * rng.normal(size=len(names))
                 y = (y > 0).astype(int) if kind == "several" else y.round(4)
                 writer.writerow([client, *x, *(np.zeros_like(y) if client == FLAT else y)])
@@ -262,7 +263,7 @@ def test_every_scheme_learns_to_predict_values(
     tests = [split.test for split in data.clients.values()]
     before = [task.losses(task.initial, data.x[test], data.y[test])[0].mean() for test in tests]
     after = start(settings=settings).summary["personal"]["loss"]["mean"]
-    assert after < 0.9 * float(torch.stack(before).mean())
+    assert after < 0.95 * float(torch.stack(before).mean())
 
 
 def test_mocha_alone_is_ridge_regression(files: dict[str, Path], start: Start) -> None:

@@ -4,7 +4,6 @@ import re
 from typing import TYPE_CHECKING
 
 from bouquet.core.errors import BadInput
-from bouquet.core.judging import ACCURACY
 from bouquet.core.placement import DEVICES
 from bouquet.core.scheme import AnyScheme
 from bouquet.core.wrapper import Wrapper
@@ -108,17 +107,12 @@ def check_augment(run: "RunConfig") -> None:
 
 
 def check_judging(run: "RunConfig") -> None:
-    """Not every scheme trains by any loss, and only right or wrong answers have a verdict."""
+    """Not every scheme trains by any loss."""
     scheme = find(run.scheme)
     if run.loss != "auto" and not scheme.descends:
         raise BadInput(
             f"loss must be 'auto' for {run.scheme}, whose steps are made for that one, "
             f"not {run.loss!r}."
-        )
-    if run.save_outcomes and run.metric != ACCURACY.name:
-        raise BadInput(
-            f"save-outcomes must be false with metric {run.metric!r}: the verdict is about right "
-            f"and wrong answers, so there is one for {ACCURACY.name} alone."
         )
 
 

@@ -1,14 +1,16 @@
 """A user's own loss and metric: looked up, named, and tried before anything is trained."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bouquet.core.errors import BadInput
-from bouquet.core.judging import LOSSES, METRICS, Judge, Metric
+from bouquet.core.judging import LOSSES, LOSSES_FOR, METRICS, TOPS, Judge, Metric
+from bouquet.core.measure import CLASSES
 from bouquet.core.task import Task
 from bouquet.data import FederatedData
 from bouquet.imports import imported, is_path
@@ -18,19 +20,24 @@ from bouquet.settings import Settings
 TAKEN = (*METRICS, "loss", "norm")
 
 
-def loss_of(name: str, classes: int) -> Judge | None:
-    """The loss of a name or path; none for the data's own."""
+def loss_of(name: str, classes: int, targets: str = CLASSES) -> Judge | None:
+    """The loss of a name or path; none for that of classes or of a quadratic problem."""
     if is_path(name):
         return _function(name, "loss")
-    if name != "auto" and not classes:
+    if name == "auto":
+        return None if targets == CLASSES else LOSSES[LOSSES_FOR[targets][0]]
+    if not classes:
         raise BadInput(f"loss must be 'auto' or your own for data without classes, not {name!r}.")
-    return None if name == "auto" else LOSSES[name]
+    if name not in LOSSES_FOR[targets]:
+        fitting = ", ".join(repr(one) for one in ("auto", *LOSSES_FOR[targets]))
+        raise BadInput(f"loss must be {fitting} or your own for {_said(targets)}, not {name!r}.")
+    return LOSSES[name]
 
 
-def metric_of(name: str) -> Metric:
+def metric_of(name: str, classes: int, targets: str = CLASSES) -> Metric:
     """The metric of a name or path."""
     if not is_path(name):
-        return METRICS[name]
+        return _fitting(METRICS[name], classes, targets)
     function = _function(name, "metric")
     said = getattr(function, "__name__", type(function).__name__)
     called = "-".join(re.findall(r"[A-Za-z0-9]+", said))
@@ -39,7 +46,32 @@ def metric_of(name: str) -> Metric:
             f"metric {name!r} must have a name of its own, of letters and digits and none of "
             f"{', '.join(TAKEN)}, not {said!r}."
         )
-    return Metric(called, getattr(function, "lower_is_better", False) is True, function)
+    lower, whole = (getattr(function, one, False) is True for one in ("lower_is_better", "whole"))
+    return Metric(called, lower, function, whole)
+
+
+def _fitting(metric: Metric, classes: int, targets: str) -> Metric:
+    """The metric, unless it cannot judge such targets."""
+    if not classes and metric != METRICS["accuracy"]:  # which then just is not there
+        raise BadInput(
+            f"metric must be 'auto' or your own for data without classes, not {metric.name!r}."
+        )
+    if targets not in metric.targets:
+        fitting = [one.name for one in METRICS.values() if targets in one.targets]
+        listed = ", ".join(map(repr, fitting))
+        raise BadInput(
+            f"metric must be one of {listed} or your own for {_said(targets)}, not {metric.name!r}."
+        )
+    for among in TOPS:
+        if metric.name == f"top-{among}" and classes <= among:
+            raise BadInput(
+                f"metric must not be {metric.name!r} for {classes} classes: all would be right."
+            )
+    return metric
+
+
+def _said(targets: str) -> str:
+    return targets if targets == CLASSES else f"data.labels {targets!r}"
 
 
 def _function(name: str, key: str) -> Callable[..., Any]:
@@ -56,7 +88,9 @@ def try_measures(settings: Settings, task: Task, data: FederatedData) -> None:
         return
     x, y = data.x[:2], data.y[:2]
     output = task.output(task.initial, x).detach()
-    if is_path(metric):
+    if is_path(metric) and task.metric.whole:
+        _tried_whole(metric, task.metric.of, output, y)
+    elif is_path(metric):
         _tried("metric", metric, task.metric.of, output, y)
     if is_path(loss) and task.criterion is not None:
         points = output.requires_grad_()
@@ -71,13 +105,8 @@ def try_measures(settings: Settings, task: Task, data: FederatedData) -> None:
 def _tried(key: str, name: str, judge: Judge, output: Tensor, y: Tensor) -> Tensor:
     """What a function says of two examples: a number for each, which the other has no part in."""
     where = f"{key} {name!r}"
-    try:
+    with _refusing(where, output, y):
         found, alone = judge(output, y), judge(output[:1], y[:1])
-    except Exception as error:  # whatever the user's code raises
-        raise BadInput(
-            f"{where} fails on outputs of shape {tuple(output.shape)} and targets of shape "
-            f"{tuple(y.shape)}: {type(error).__name__}: {error}."
-        ) from error
     for said, count in ((found, len(y)), (alone, 1)):
         if not isinstance(said, Tensor) or said.shape != (count,):
             shape = tuple(said.shape) if isinstance(said, Tensor) else type(said).__name__
@@ -88,3 +117,24 @@ def _tried(key: str, name: str, judge: Judge, output: Tensor, y: Tensor) -> Tens
     if not torch.allclose(found[:1].double(), alone.double(), rtol=1e-4, equal_nan=True):
         raise BadInput(f"{where} must judge every example by itself, whatever is beside it.")
     return found
+
+
+def _tried_whole(name: str, judge: Judge, output: Tensor, y: Tensor) -> None:
+    """See that a function which judges a client's examples together gives one number."""
+    where = f"metric {name!r}"
+    with _refusing(where, output, y):
+        found: Any = judge(output.double(), y)
+    number = found.ndim == 0 if isinstance(found, Tensor) else isinstance(found, (int, float))
+    if not number:
+        raise BadInput(f"{where} is 'whole' and must give one number for all examples of a client.")
+
+
+@contextmanager
+def _refusing(where: str, output: Tensor, y: Tensor) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # whatever the user's code raises
+        raise BadInput(
+            f"{where} fails on outputs of shape {tuple(output.shape)} and targets of shape "
+            f"{tuple(y.shape)}: {type(error).__name__}: {error}."
+        ) from error

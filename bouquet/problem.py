@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bouquet.augmentation import Augment, augment_of, try_augment
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES
 from bouquet.core.placement import CPU, kept, moved
 from bouquet.core.task import Task
 from bouquet.core.trees import (
@@ -88,6 +89,7 @@ def make_task(
     classes: int,
     init: Tensor | None,
     make: Maker | None = None,
+    targets: str = CLASSES,
 ) -> Task:
     """The task on data of a given shape; ``init`` replaces the model's own start.
 
@@ -117,7 +119,7 @@ def make_task(
         names = names.union(statistics)
     # Models of ours are what their keys say; a user's own may be anything.
     ours = make is None and not is_path(settings.model.name)
-    options = (run.weight_decay, run.loss, run.amp)
+    options = (run.weight_decay, run.loss, run.amp, targets)
     kind = (settings.model, personal, input_shape, classes, *options)
     return Task(
         structure,
@@ -127,11 +129,12 @@ def make_task(
         run.weight_decay,
         whole=bool(statistics),
         kind=kind if ours else None,
-        criterion=loss_of(run.loss, classes),
-        metric=metric_of(run.metric),
+        criterion=loss_of(run.loss, classes, targets),
+        metric=metric_of(run.metric, classes, targets),
         amp=AMP[run.amp],
         constants=constants,
         frozen=frozen,
+        targets=targets,
     )
 
 
@@ -199,8 +202,10 @@ def posed(
 ) -> Problem:
     """The problem some data pose to the model, which is tried on them if it is a user's own."""
     if data.classes:
-        refuse_inputs(settings.model, tokens=not data.x.is_floating_point())
-    task = make_task(settings, tuple(data.x.shape[1:]), data.classes, data.init, make)
+        tokens = not data.x.is_floating_point()
+        refuse_inputs(settings.model, tokens=tokens, classes=data.targets == CLASSES)
+    shape = tuple(data.x.shape[1:])
+    task = make_task(settings, shape, data.classes, data.init, make, data.targets)
     if ":" in settings.model.name:
         task = _tried(settings, task, data)
     try_measures(settings, task, data)

@@ -38,7 +38,8 @@ from bouquet.core.config import (
 )
 from bouquet.core.descent import Sgd
 from bouquet.core.errors import BadInput
-from bouquet.core.judging import ACCURACY, LOSSES, METRICS
+from bouquet.core.judging import LOSSES, METRICS, USUAL_METRIC
+from bouquet.core.measure import CLASSES
 from bouquet.core.optimizers import KINDS as OPTIMIZERS
 from bouquet.core.optimizers import Optimizer
 from bouquet.core.scheme import AnyScheme
@@ -147,14 +148,16 @@ class RunConfig:
     )
     loss: str = key(
         "auto",
-        "what clients train to lower; auto = cross-entropy, or the quadratic problem's own",
+        "what clients train to lower; auto = cross-entropy for classes, mse (or mae) for values, "
+        "bce for several labels, or the quadratic problem's own",
         choices=("auto", *LOSSES),
         own=True,
     )
     metric: str = key(
-        ACCURACY.name,
-        "what models are compared by, beside the loss",
-        choices=tuple(METRICS),
+        "auto",
+        "what models are compared by, beside the loss; auto = accuracy for classes, r2 for values, "
+        "f1 for several labels",
+        choices=("auto", *METRICS),
         own=True,
     )
     augment: str = key(
@@ -162,6 +165,11 @@ class RunConfig:
         "how the inputs of training batches are changed: a function of them and a generator",
         choices=("none",),
         own=True,
+    )
+    evaluate_on: str = key(
+        "test",
+        "what models are judged on: their clients' test examples, or the training examples as well",
+        choices=("test", "test,train"),
     )
     seed: int = key(0, "of every random choice", low=0)
     dtype: str = key("float32", "of weights and data", choices=tuple(DTYPES))
@@ -194,7 +202,9 @@ class RunConfig:
     )
     save_predictors: bool = key(False, "write every client's final model to the run's folder")
     save_outcomes: bool = key(
-        False, "write which examples each client's shared and personal model get right"
+        False,
+        "write what each client's shared and personal model make of each example: whether it is "
+        "right, or its loss",
     )
     validation: float = key(
         0.0,
@@ -218,7 +228,8 @@ class RunConfig:
     )
     diverged_at: float = key(
         1000.0,
-        "the loss has exploded at this many times a guess's (without classes: its first value)",
+        "the loss has exploded at this many times a guess's (where no guess is known, its first "
+        "value)",
         low=1.0,
     )
     share_label_counts: bool = key(
@@ -330,6 +341,11 @@ class Settings:
         return self.scheme.weights if chosen in ("auto", "agnostic") else chosen
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """Which of their clients' examples models are judged on."""
+        return tuple(self.run.evaluate_on.split(","))
+
+    @property
     def dtype(self) -> torch.dtype:
         """The type of weights and data."""
         return DTYPES[self.run.dtype]
@@ -435,6 +451,8 @@ def parse(
     run, values = _with_pipeline(run, values)
     data = read(DataConfig, values, "data")
     data = replace(data, name=absolute(data.name))
+    if run.metric == "auto":
+        run = replace(run, metric=USUAL_METRIC[CLASSES if data.labels == "auto" else data.labels])
     model = read(ModelConfig, values, "model")
     check_local_work(run, RunConfig().local_steps)
     if run.local_epochs:

@@ -17,7 +17,7 @@ from bouquet.strategies.registry import SCHEMES, find, lookup
 # What the stages of a run have in common.
 COMMON = (
     *("seed", "dtype", "nodes", "out", "store", "state-dir", "rounds", "pipeline", "scheme"),
-    "metric",
+    *("metric", "evaluate-on"),
 )
 
 

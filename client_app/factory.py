@@ -18,6 +18,7 @@ from bouquet.client_app.orders import Order, read_order
 from bouquet.client_app.stores import ContextStore
 from bouquet.core.errors import BadInput
 from bouquet.core.judging import Judge
+from bouquet.core.measure import CLASSES, SEVERAL, VALUES
 from bouquet.core.scheme import AnyScheme
 from bouquet.data import DATASETS, DataConfig, FederatedData
 from bouquet.data.federated import client_ids
@@ -46,6 +47,7 @@ def client_app(
     data: DataLike,
     *,
     classes: int = 0,
+    targets: str = CLASSES,
     schemes: Sequence[type[AnyScheme]] = (),
     judges: Sequence[Judge] = (),
     augments: Sequence[Augment] = (),
@@ -67,6 +69,9 @@ def client_app(
         ``partition-id``. Or the name of one of our data sets, or its keys.
     classes : int
         How many labels there are. A function must say, for a node sees its own labels only.
+    targets : str
+        What is predicted of data in memory: ``classes``, ``values`` (regression; y of real
+        numbers) or ``several`` labels (y of 0 and 1, a row an example).
     schemes : sequence
         Schemes from outside that a server may name.
     judges : sequence
@@ -76,16 +81,17 @@ def client_app(
     mods : sequence
         Flower's mods, applied to every message.
     """
-    if callable(data) and not classes:
+    if targets not in (CLASSES, VALUES, SEVERAL):
+        raise BadInput(f"targets must be 'classes', 'values' or 'several', not {targets!r}.")
+    if callable(data) and not classes and targets == CLASSES:
         raise BadInput("classes must be given where data is a function, such as classes=10.")
     if isinstance(data, str):
         if data not in DATASETS and not is_path(data):
             raise BadInput(f"data must be one of {', '.join(DATASETS)}, not {data!r}.")
         data = DataConfig(name=data)
     config, make = _model(model)
-    parts = _Parts(
-        config, make, data, classes, frozenset(map(offer, (*schemes, *judges, *augments)))
-    )
+    allowed = frozenset(map(offer, (*schemes, *judges, *augments)))
+    parts = _Parts(config, make, data, classes, DataConfig(labels=targets), allowed)
     return answering(parts.prepared, ClientApp(mods=[_introduced, *mods]))
 
 
@@ -97,6 +103,7 @@ class _Parts:
     make: Maker | None
     data: DataConfig | FederatedData | Mapping[str, Any] | Callable[[Context], Examples]
     classes: int
+    predicted: DataConfig
     allowed: frozenset[str]
 
     def prepared(self, message: Message, context: Context) -> tuple[Order, Node]:
@@ -130,10 +137,10 @@ class _Parts:
             case FederatedData() as data:
                 pass
             case Mapping() as clients:
-                data = in_memory(clients, self.classes, seed, dtype)
+                data = in_memory(clients, self.classes, seed, dtype, self.predicted)
             case load:
                 examples = {_client_id(context): load(context)}
-                data = in_memory(examples, self.classes, seed, dtype)
+                data = in_memory(examples, self.classes, seed, dtype, self.predicted)
         data = data if only is None else data.restricted(only)
         data = data.holding_out(settings.run.validation, seed)
         return posed(settings, data, self.make, where)

@@ -25,9 +25,9 @@ from bouquet.client_app.stores import (
 )
 from bouquet.core import cohort
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES, VALUES
 from bouquet.core.placement import find
 from bouquet.data.federated import numbered
-from bouquet.data.prepare import size_warning
 from bouquet.flower import wire
 from bouquet.flower.private import log
 from bouquet.problem import Problem, problem, started_from
@@ -184,10 +184,12 @@ def _introduce(node: Node, context: Context) -> RecordDict:
         "classes": data.classes,
         "nodes": int(context.node_config.get("num-partitions", 1)),
     }
-    if node.settings.run.share_label_counts and data.classes:
+    if node.settings.run.share_label_counts and data.classes and data.targets != VALUES:
         metrics["label_counts"] = [n for client in clients for n in data.label_counts(client)]
     arrays = {} if data.init is None else {"init": data.init}
     note = ConfigRecord({"clients": clients})
+    if data.targets != CLASSES:
+        note["targets"] = data.targets
     if data.names != numbered(data.classes):
         note["class-names"] = list(data.names)
     if data.inputs:
@@ -195,7 +197,7 @@ def _introduce(node: Node, context: Context) -> RecordDict:
     if node.problem.task.buffers:
         note["buffers"] = list(node.problem.task.buffers)
     first = not context.node_config.get("partition-id", 0)  # a simulation's nodes load the same
-    warning = size_warning(data.x, node.settings.data.scale) if first else ""
+    warning = data.size_warning(node.settings.data.scale) if first else ""
     if warning and device(context.node_config) is not None:  # what its data are like stays there
         log(WARNING, warning)
     elif warning:

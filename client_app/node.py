@@ -3,6 +3,7 @@
 Nothing here knows about messages; ``bouquet.client_app.main`` translates.
 """
 
+import json
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from bouquet.client_app.stores import Store
 from bouquet.core import cohort
 from bouquet.core.batches import Plan, chosen_of, draw, gather, paces
 from bouquet.core.errors import BadInput
-from bouquet.core.judging import ACCURACY
+from bouquet.core.measure import prefix
 from bouquet.core.placement import CPU, moved
 from bouquet.core.round import Total, rows_of
 from bouquet.core.scheme import Work
@@ -166,7 +167,7 @@ class Node:
         """Evaluate the shared and the personal model of the named clients.
 
         With ``predictors`` each client's own model is also written to that folder, and with
-        ``outcomes`` which examples the two models get right. With ``adapt`` of at least 0 they
+        ``outcomes`` what the two models make of each example. With ``adapt`` of at least 0 they
         are newcomers, who adapt by that many rounds' local work.
         """
         payload = self._checked(payload_tree, clients)
@@ -180,7 +181,7 @@ class Node:
                 self._add_diagnostics(self._received(payload, clients, chunk), states, result)
             if predictors is not None:
                 self._save_predictors(predictors, round_, chunk, models)
-            if outcomes is not None and self.problem.task.measured == ACCURACY.name:
+            if outcomes is not None and self.problem.task.measured:
                 self._save_outcomes(outcomes, round_, chunk, received, models)
         return result
 
@@ -222,7 +223,6 @@ class Node:
     ) -> Tree:
         started = time.perf_counter()
         scheme, task, run = self.settings.scheme, self.problem.work, self.settings.run
-        x, y, real = self._side_by_side([self.problem.data.clients[c].test for c in clients])
         work = self._work(round_, clients)
         adapts = scheme.adapts()
         looks = adapts > 0 or scheme.looks() > 0
@@ -240,14 +240,17 @@ class Node:
         else:
             own = scheme.predictor(work, payload, Nothing())
         received = scheme.shared(task, payload)
-        shared = cohort.score(task, received, x, y, real, own=False)
         same = not differ and all(own[name] is value for name, value in received.items())
-        scores = shared if same else cohort.score(task, own, x, y, real, own=differ)
-        for name, one in (("shared", shared), ("personal", scores)):
-            result.metrics.setdefault(f"{name}_loss", []).extend(one.loss.tolist())
-            if task.measured:
-                measured = result.metrics.setdefault(f"{name}_{task.measured}", [])
-                measured.extend(one.metric.tolist())
+        for part in self.settings.parts:
+            x, y, real = self._side_by_side(self._held(clients, part))
+            shared = cohort.score(task, received, x, y, real, own=False)
+            scores = shared if same else cohort.score(task, own, x, y, real, own=differ)
+            for whose, one in (("shared", shared), ("personal", scores)):
+                name = f"{prefix(part)}{whose}"
+                result.metrics.setdefault(f"{name}_loss", []).extend(one.loss.tolist())
+                if task.measured:
+                    measured = result.metrics.setdefault(f"{name}_{task.measured}", [])
+                    measured.extend(one.metric.tolist())
         result.seconds["evaluation"] += time.perf_counter() - started
         return own if differ else {k: v.expand(len(clients), *v.shape) for k, v in own.items()}
 
@@ -296,6 +299,10 @@ class Node:
             return torch.cat([held[one].train for one in sorted(held)])
         return held[client].train
 
+    def _held(self, clients: Sequence[str], part: str) -> list[Tensor]:
+        """Where each client's examples of a part are: ``test``, ``train`` or ``validation``."""
+        return [getattr(self.problem.data.clients[client], part) for client in clients]
+
     def _side_by_side(self, parts: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Examples of several clients side by side, padded."""
         longest = max(len(part) for part in parts)
@@ -317,7 +324,7 @@ class Node:
     def _save_outcomes(
         self, folder: Path, round_: int, clients: list[str], payload: Any, models: Tree
     ) -> None:
-        """Write what the two models get right, for a paired test on the same examples.
+        """Write what the two models make of each example, for a paired test on the same ones.
 
         They are about single examples of a client: no reply carries them.
         """
@@ -327,18 +334,20 @@ class Node:
         found: dict[str, Tree] = {client: {} for client in clients}
         parts = ["test", "validation"] if self.settings.run.validation else ["test"]
         for part in parts:
-            held = [getattr(data.clients[client], part) for client in clients]
+            held = self._held(clients, part)
             x, y, real = self._side_by_side(held)
             for whose, weights, own in (("shared", shared, False), ("personal", models, True)):
-                right = cohort.right(task, weights, x, y, real, own=own).cpu()
-                for client, row, kept in zip(clients, right, held, strict=True):
+                each = cohort.single(task, weights, x, y, real, own=own).cpu()
+                for client, row, kept in zip(clients, each, held, strict=True):
                     found[client][f"{part}_{whose}"] = row[: len(kept)].float()
         for client, tensors in found.items():
             split = data.clients[client]
             words = {"client": client, "round": str(round_)}
+            if task.compared_by.said:
+                words["measure"] = json.dumps(task.compared_by.said)
             for part in parts:
-                held = getattr(split, part)
-                words[part] = sha256({"x": data.x[held], "y": data.y[held]})
+                place = getattr(split, part)
+                words[part] = sha256({"x": data.x[place], "y": data.y[place]})
             path = folder / f"{file_name(client)}.safetensors"
             write_atomically(path, seal(OUTCOMES, words, tensors))
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bouquet.core.config import read, write
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES, SEVERAL, VALUES
 from bouquet.core.task import Task
 from bouquet.core.trees import Tree
 from bouquet.data.federated import FederatedData, numbered
@@ -41,11 +42,13 @@ class Predictor:
         The model with these weights. It takes inputs as they were measured: what
         ``data.missing`` and ``data.scale`` do to them is part of it.
     names : tuple of str
-        What the classes are called.
+        What the classes, or the values or labels predicted, are called.
     inputs : tuple of str
         What the inputs are called, if they have names.
     preparation : str
         What is done to inputs, as the file's header has it; empty for nothing.
+    targets : str
+        What is predicted: ``classes``, ``values`` or ``several`` labels.
     """
 
     client: str
@@ -58,16 +61,38 @@ class Predictor:
     names: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     preparation: str = ""
+    targets: str = CLASSES
 
     def classes(self, x: Tensor) -> Tensor:
         """The most likely class of each example; of text, of each position."""
+        return self.output(x).argmax(dim=-1)
+
+    def words(self, x: Tensor) -> list[str]:
+        """What is predicted of each example, as a line of text.
+
+        A class's name (of text, a name a position), values with commas between, or the names of
+        the labels that are more likely than not with semicolons between.
+        """
+        said = self.output(x)
+        if self.targets == VALUES:
+            return [",".join(f"{value:.7g}" for value in row) for row in said.tolist()]
+        if self.targets == SEVERAL:
+            return [
+                ";".join(name for name, score in zip(self.names, row, strict=True) if score > 0)
+                for row in said.tolist()
+            ]
+        rows = said.argmax(dim=-1).reshape(len(x), -1).tolist()
+        return [" ".join(self.names[label] for label in row) for row in rows]
+
+    def output(self, x: Tensor) -> Tensor:
+        """What the model says of each example: values, or scores of classes or labels."""
         if x.shape[1:] != self.shape:
             raise BadInput(f"Examples must have the shape {self.shape}, not {tuple(x.shape[1:])}.")
         filled = x.isnan() & ('"fill"' in self.preparation)
         if not (x.isfinite() | filled).all():
             raise BadInput("Examples must have neither gaps (NaN) nor infinite numbers.")
         with torch.no_grad():
-            found: Tensor = self.module(x.to(self.dtype)).argmax(dim=-1)
+            found: Tensor = self.module(x.to(self.dtype))
         return found
 
 
@@ -96,6 +121,8 @@ def save_predictor(
         "input-names": json.dumps(data.inputs),
         "model": json.dumps(write(settings.model.bare, "model") | write(personal, "personal")),
     }
+    if task.targets != CLASSES:
+        header["targets"] = task.targets
     # Not among the tensors: those are the model's own, as anybody's load_state_dict wants them.
     if client in data.prepared:
         header["preparation"] = data.prepared[client].to_json()
@@ -138,6 +165,7 @@ def read_predictor(path: Path) -> Predictor:
         tuple(json.loads(words.get("class-names", "[]"))) or numbered(int(words["classes"])),
         tuple(json.loads(words.get("input-names", "[]"))),
         prepared,
+        words.get("targets", CLASSES),
     )
 
 
@@ -177,6 +205,7 @@ def export(predictor: Predictor, folder: Path) -> list[Path]:
         "input-names": json.dumps(predictor.inputs),
     }
     words |= {"preparation": predictor.preparation} if predictor.preparation else {}
+    words |= {"targets": predictor.targets} if predictor.targets != CLASSES else {}
     save_file(predictor.weights, weights, words)
     written = [weights]
     for ending, write_as in ((".pt", _torchscript), (".onnx", _onnx)):

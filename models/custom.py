@@ -51,13 +51,13 @@ def build_own(path: str, input_shape: Shape, classes: int, make: Maker | None = 
 
 
 def refuse_output(path: str, output: object, y: Tensor, classes: int) -> None:
-    """Refuse a model whose output does not score every class of every example."""
+    """Refuse a model whose output does not score every class (value, label) of every example."""
     if not isinstance(output, Tensor):
         raise BadInput(
             f"model.output must be {choices(output)}: model.name {path!r} gives "
             f"{type(output).__name__}."
         )
-    expected = (*y.shape, classes)
+    expected = tuple(y.shape) if y.is_floating_point() else (*y.shape, classes)
     if tuple(output.shape) != expected:
         raise BadInput(
             f"model.name {path!r} must give scores of shape {_words(expected)} for {len(y)} "

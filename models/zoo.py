@@ -102,9 +102,17 @@ def build(
         return module.to(dtype)
 
 
-def refuse_inputs(config: ModelConfig, *, tokens: bool) -> None:
-    """Refuse a model for numbers where the data set has tokens, and the other way round."""
+def refuse_inputs(config: ModelConfig, *, tokens: bool, classes: bool = True) -> None:
+    """Refuse a model for numbers where the data set has tokens, and the other way round.
+
+    Ours for text say something of every position, which is only of use for classes.
+    """
     info = MODELS.get(config.name)
+    if info is not None and tokens and not classes:
+        raise BadInput(
+            "model.name must be your own, such as ./file.py:Name, for words with data.labels "
+            f"'values' or 'several', not {config.name!r}."
+        )
     if info is None or (info.problem == "text") == tokens:
         return
     problem = "text" if tokens else "classification"

@@ -105,7 +105,8 @@ class Assembly:
         facts, model = self.roster.facts, settings.model
         assert facts is not None  # a roster that was updated has met a node
         settings = replace(settings, model=replace(model, weights=self.weights or model.weights))
-        return make_task(settings, facts.input_shape, facts.classes, facts.init)
+        shape, classes = facts.input_shape, facts.classes
+        return make_task(settings, shape, classes, facts.init, targets=facts.targets)
 
     def strategy(
         self, stage: Stage, warm: Tree | None = None, saved: Checkpoint | None = None

@@ -15,7 +15,7 @@ from bouquet.strategies.registry import find
 def stop_if_diverged(
     settings: Settings,
     folder: RunFolder,
-    classes: int,
+    guess: float | None,
     events: Sequence[Event],
     trained: Report,
     evaluated: Report | None,
@@ -28,14 +28,14 @@ def stop_if_diverged(
         Of the run.
     folder : RunFolder
         Its folder, which keeps the checkpoint of the round before.
-    classes : int
-        How many there are; 0 for a quadratic problem.
+    guess : float, optional
+        The loss of a model that knows nothing, where that is known.
     events : sequence
         The rounds so far, this one included.
     trained, evaluated : Report
         What came of this round's training, and of its full evaluation where there was one.
     """
-    seen = divergence(settings, classes, events, trained, evaluated)
+    seen = divergence(settings, guess, events, trained, evaluated)
     if seen:
         raise RunFailed(
             f"{seen} The checkpoint of round {folder.read_checkpoint().round} is kept in "
@@ -45,28 +45,26 @@ def stop_if_diverged(
 
 def divergence(
     settings: Settings,
-    classes: int,
+    guess: float | None,
     events: Sequence[Event],
     trained: Report,
     evaluated: Report | None,
 ) -> str:
     """What was seen of a divergence, and which keys to change; empty if all is well."""
-    seen = _diverged(trained, evaluated, _limits(settings, classes, events))
+    seen = _diverged(trained, evaluated, _limits(settings, guess, events))
     return seen and (
         f"{settings.scheme.name} diverged in round {events[-1]['round']}: {seen}. Lower "
         f"{' or '.join(_step_sizes(settings))}."
     )
 
 
-def _limits(settings: Settings, classes: int, events: Sequence[Event]) -> dict[str, float]:
+def _limits(settings: Settings, guess: float | None, events: Sequence[Event]) -> dict[str, float]:
     """How large each mean loss may become: many times a guess's, or what it was at first."""
     limits = {}
     for measure in ("shared_loss", "personal_loss"):
         found = [number for event in events if (number := event["metrics"].get(measure))]
         first = found[0] if found and math.isfinite(found[0]) else 1.0
-        known = classes and settings.run.loss in ("auto", "cross-entropy")
-        usual = math.log(classes) if known else first
-        limits[measure] = settings.run.diverged_at * max(1.0, usual)
+        limits[measure] = settings.run.diverged_at * max(1.0, first if guess is None else guess)
     return limits
 
 

@@ -149,7 +149,7 @@ class _Rounds:
         self.events.append(event)
         if settings.run.on_divergence == "stop":
             stop_if_diverged(
-                settings, self.folder, strategy.task.classes, self.events, trained, evaluated
+                settings, self.folder, strategy.task.guess, self.events, trained, evaluated
             )
         server, stage = stored(strategy.server), strategy.stage.number
         self.folder.write_checkpoint(round_, settings.run.scheme, server, stage)

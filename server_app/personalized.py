@@ -19,7 +19,7 @@ from bouquet.flower import wire
 from bouquet.flower.private import is_deployed, log
 from bouquet.models import personal_names
 from bouquet.objects import SchemeLike, flat, told_of
-from bouquet.parts import metric_of
+from bouquet.parts import loss_of, metric_of
 from bouquet.server_app.assembly import check_deployable
 from bouquet.server_app.divergence import divergence
 from bouquet.server_app.loop import full_evaluation
@@ -176,8 +176,8 @@ class PersonalizedStrategy(Strategy):
 
     def _stop_if_diverged(self, trained: Report, evaluated: Report | None) -> None:
         if self._settings.run.on_divergence == "stop":
-            classes = self._begun.task.classes
-            seen = divergence(self._settings, classes, self._events, trained, evaluated)
+            guess = self._begun.task.guess
+            seen = divergence(self._settings, guess, self._events, trained, evaluated)
             if seen:
                 raise RunFailed(seen)
 
@@ -196,20 +196,21 @@ def _typed(settings: Settings, initial: Tree) -> Settings:
 def _task(settings: Settings, roster: Roster, initial: Tree) -> Task:
     """The task as the server knows it: weights without a model."""
     assert roster.facts is not None  # a roster that was updated has met a node
-    run, classes = settings.run, roster.facts.classes
+    run, classes, targets = settings.run, roster.facts.classes, roster.facts.targets
     weights, constants = _apart(settings, roster.facts.buffers, initial)
     personal = personal_names(list(weights), settings.split)
     if run.statistics == "personal":
         personal = personal.union(filter(is_statistic, weights))
-    metric = metric_of(run.metric)
     return Task(
         nn.Module(),
         weights,
         classes,
         personal,
         run.weight_decay,
-        metric=metric,
+        criterion=loss_of(run.loss, classes, targets),
+        metric=metric_of(run.metric, classes, targets),
         constants=constants,
+        targets=targets,
     )
 
 

@@ -15,6 +15,7 @@ from flwr.app import Message, MessageType
 from torch import Tensor
 
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES, SEVERAL, VALUES, prefix
 from bouquet.core.trees import Tree, is_finite
 from bouquet.core.untrusted import (
     Malformed,
@@ -38,6 +39,8 @@ MOST_CLASSES = 2**20
 MOST_NODES = 2**20
 # A reason goes into every line of a log.
 LONGEST_REASON = 500
+# What a node's introduction may leave out.
+_PERHAPS = ("buffers", "class-names", "input-names", "targets", "warning")
 
 
 class Refused(Exception):
@@ -84,7 +87,7 @@ class Facts:
     input_shape : tuple of int
         Of one example.
     classes : int
-        0 for quadratic problems.
+        Or values to predict; 0 for quadratic problems.
     init : Tensor or None
         Where the weights of a quadratic problem start.
     names : tuple of str
@@ -93,6 +96,8 @@ class Facts:
         What the inputs are called, likewise.
     buffers : tuple of str
         What a model saves beside its parameters, with the marks of statistics.
+    targets : str
+        What is predicted: ``classes``, ``values`` or ``several`` labels.
     """
 
     input_shape: tuple[int, ...]
@@ -101,11 +106,14 @@ class Facts:
     names: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    targets: str = CLASSES
 
     def differs(self, other: "Facts") -> str:
         """What two nodes do not agree on; empty if all is well."""
         if self.input_shape != other.input_shape:
             return f"the data's shape: {self.input_shape} and {other.input_shape}"
+        if self.targets != other.targets:
+            return f"what is predicted: {self.targets} and {other.targets}"
         if self.classes != other.classes:
             return f"the number of classes: {self.classes} and {other.classes}"
         if self.names != other.names:
@@ -149,14 +157,24 @@ class Introduction:
     warning: str = ""
 
 
-def measures(metric: str) -> list[str]:
+def measures(metric: str, parts: Sequence[str] = ("test",)) -> list[str]:
     """The numbers an evaluation gives of each client, in the order of all tables."""
     kinds = (metric, "loss") if metric else ("loss",)
-    return [f"{whose}_{kind}" for whose in ("shared", "personal") for kind in kinds]
+    return [
+        f"{prefix(part)}{whose}_{kind}"
+        for part in parts
+        for whose in ("shared", "personal")
+        for kind in kinds
+    ]
 
 
 def read_reply(
-    reply: Message, kind: str, round_: int, asked: Collection[str], metric: str
+    reply: Message,
+    kind: str,
+    round_: int,
+    asked: Collection[str],
+    metric: str,
+    parts: Sequence[str] = ("test",),
 ) -> Reply:
     """A reply to a message of a kind, or a refusal.
 
@@ -172,6 +190,8 @@ def read_reply(
         The clients the node was asked about.
     metric : str
         What the task is measured by beside the loss; empty for nothing.
+    parts : sequence of str
+        Which of the clients' examples were to be evaluated.
     """
     with _refusing():
         _check_kind(reply, kind)
@@ -187,7 +207,7 @@ def read_reply(
         reasons = listed(note["reasons"], "reasons", text, len(failed))
         diverged = _known(note["diverged"], "diverged", failed)
         numbers = reply.content.metric_records[wire.METRICS]
-        scored = measures(metric) if clients and kind == MessageType.EVALUATE else []
+        scored = measures(metric, parts) if clients and kind == MessageType.EVALUATE else []
         spent = [f"seconds_{what}" for what in WORK]
         names(numbers, "its metrics", ("weight", *spent, *scored))
         return Reply(
@@ -212,7 +232,7 @@ def read_introduction(reply: Message) -> Introduction:
         note = reply.content.config_records[wire.NOTE]
         if "refused" in note:
             raise BadInput(_short(text(note["refused"], "refused")))
-        names(note, "its words", ["clients"], ["class-names", "input-names", "warning", "buffers"])
+        names(note, "its words", ["clients"], _PERHAPS)
         numbers = reply.content.metric_records[wire.METRICS]
         due = ("train_examples", "test_examples", "input_shape", "classes", "nodes")
         names(numbers, "its metrics", due, ["label_counts"])
@@ -229,6 +249,7 @@ def read_introduction(reply: Message) -> Introduction:
             _called(note, "class-names", classes),
             _called(note, "input-names", math.prod(shape)),
             tuple(ids(note.get("buffers", []), "buffers")),
+            _predicted(note, classes),
         )
         return Introduction(
             facts,
@@ -236,6 +257,14 @@ def read_introduction(reply: Message) -> Introduction:
             whole(numbers["nodes"], "nodes", 1, MOST_NODES),
             _short(text(note.get("warning", ""), "warning")),
         )
+
+
+def _predicted(note: Mapping[str, Any], classes: int) -> str:
+    """What a node says is predicted: classes, unless it says otherwise."""
+    said = note.get("targets", CLASSES)
+    if said not in ((CLASSES, VALUES, SEVERAL) if classes else (CLASSES,)):
+        raise Malformed("targets must be classes, values or several")
+    return str(said)
 
 
 def _called(note: Mapping[str, Any], what: str, count: int) -> tuple[str, ...]:

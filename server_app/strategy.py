@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from bouquet.core.measure import counts
 from bouquet.core.round import Part, united, upload_shape
 from bouquet.core.scheme import Federation, Member
 from bouquet.core.task import Task
@@ -295,7 +296,8 @@ class SchemeStrategy(Strategy):
         """A reply whose content can be trusted."""
         if not answer.has_error():
             self.report.bytes_up += _size(answer)
-        reply = read_reply(answer, self._kind, round_, asked, self.task.measured)
+        measured, parts = self.task.measured, self.settings.parts
+        reply = read_reply(answer, self._kind, round_, asked, measured, parts)
         uploads = reply.clients if self._kind == MessageType.TRAIN else []
         expected = sum(self._weights[client] for client in uploads)
         if not math.isclose(reply.weight, expected, rel_tol=1e-9):
@@ -311,8 +313,11 @@ class SchemeStrategy(Strategy):
     def _metrics(self) -> MetricRecord:
         """Means over the clients, as Flower's strategies report them."""
         names = dict.fromkeys(name for scores in self.report.scores.values() for name in scores)
-        columns = {n: [s[n] for s in self.report.scores.values() if n in s] for n in names}
-        return MetricRecord({name: sum(column) / len(column) for name, column in columns.items()})
+        columns = {
+            name: [one[name] for one in self.report.scores.values() if counts(name, one[name])]
+            for name in names
+        }
+        return MetricRecord({name: sum(one) / len(one) for name, one in columns.items() if one})
 
 
 def _apart(content: RecordDict, common: RecordDict) -> RecordDict:

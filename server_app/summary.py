@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from bouquet.core.measure import LOSS, Measure
+from bouquet.core.measure import LOSS, Measure, counts, prefix
 from bouquet.core.trees import sha256
-from bouquet.server_app.membership import Client, Roster, by_node
+from bouquet.server_app.membership import Roster, by_node
 from bouquet.server_app.report import Report
 from bouquet.server_app.strategy import SchemeStrategy
 from bouquet.storage.events import Event, Failure, Host, Metrics
@@ -124,14 +124,16 @@ def summary_of(
     summary["hurt"] = sum(gain < 0 for gain in gains)
     if metric.said:
         summary["metric"] = metric.said
-    summary |= _spreads(roster, rows, measures)
+    summary |= _spreads(rows, measures)
+    if "train" in strategy.settings.parts:
+        summary["train"] = _spreads(rows, measures, "train")
     late = [row for row in rows if row.get("joined")]
     if late:
         summary["newcomers"] = {
             "clients": [row["client"] for row in late],
             "joined": late[0]["joined"],
-            **_spreads(roster, late, measures),
-            "others": _spreads(roster, [row for row in rows if not row["joined"]], measures),
+            **_spreads(late, measures),
+            "others": _spreads([row for row in rows if not row["joined"]], measures),
             "adaptation": [_means(roster, report.scores) for report in adaptation],
         }
     summary["shared_sha256"] = sha256(strategy.task.state_dict(strategy.shared))
@@ -150,19 +152,24 @@ def _short(value: float | None) -> float | None:
 def _means(roster: Roster, scores: Mapping[str, Numbers]) -> Metrics:
     means: Metrics = {}
     for name in dict.fromkeys(name for numbers in scores.values() for name in numbers):
-        spread = _spread([(roster.clients[c], s[name]) for c, s in scores.items() if name in s])
+        known = [(roster.clients[c].test_examples, s[name]) for c, s in scores.items() if name in s]
+        spread = _spread(name, known)
         if spread:
             means[name] = spread["mean"]
             means |= {f"{name}_{end}": spread[end] for end in ("p10", "p90")}
     return means
 
 
-def _spread(values: Sequence[tuple[Client, float]]) -> dict[str, float]:
-    """How a measure is spread over clients; ``weighted`` is by their test examples."""
-    if not values:
+def _spread(name: str, values: Sequence[tuple[int, float]]) -> dict[str, float]:
+    """How a measure is spread over clients; ``weighted`` is by their examples.
+
+    Where it is not defined for all of them, ``clients`` says for how many it is.
+    """
+    defined = [(size, value) for size, value in values if counts(name, value)]
+    if not defined:
         return {}
-    numbers = np.array([value for _, value in values])
-    sizes = np.array([client.test_examples for client, _ in values])
+    sizes, numbers = map(np.array, zip(*defined, strict=True))
+    some = {"clients": len(defined)} if len(defined) < len(values) else {}
     with np.errstate(over="ignore", invalid="ignore"):  # a loss may have exploded
         return {
             "mean": float(numbers.mean()),
@@ -172,18 +179,23 @@ def _spread(values: Sequence[tuple[Client, float]]) -> dict[str, float]:
             "p90": float(np.percentile(numbers, 90)),
             "min": float(numbers.min()),
             "max": float(numbers.max()),
+            **some,
         }
 
 
-def _spreads(roster: Roster, rows: Sequence[Row], measures: Sequence[Measure]) -> dict[str, Any]:
-    """How the shared and the personal models do on clients' own test data."""
+def _spreads(
+    rows: Sequence[Row], measures: Sequence[Measure], part: str = "test"
+) -> dict[str, Any]:
+    """How the shared and the personal models do on clients' own examples of a part."""
     spreads: dict[str, Any] = {"shared": {}, "personal": {}}
     for whose, by_measure in spreads.items():
         for what in measures:
-            name = f"{whose}_{what.name}"
-            measured = [(roster.clients[row["client"]], row[name]) for row in rows if name in row]
-            if measured:
-                by_measure[what.name] = _spread(measured)
+            name = f"{prefix(part)}{whose}_{what.name}"
+            spread = _spread(
+                name, [(row[f"{part}_examples"], row[name]) for row in rows if name in row]
+            )
+            if spread:
+                by_measure[what.name] = spread
     return spreads
 
 

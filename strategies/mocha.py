@@ -34,6 +34,7 @@ from torch import Tensor
 
 from bouquet.core.config import key
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES, SEVERAL, VALUES
 from bouquet.core.scheme import Federation, Round, Scheme, Work
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Forest, Tree, mean_of_rows, norm, stack_trees
@@ -108,7 +109,9 @@ def bounds(task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
     """Each example's squared size as the model sees it, and the largest curvature of its loss."""
     if task.classes:
         sizes = 1 + batch.x.flatten(1).square().sum(dim=1)  # 1 for the bias
-        return sizes, torch.full_like(sizes, 0.5)  # of the cross entropy, in its logits
+        # Of the cross entropy, in its logits; the other losses are means over values or labels.
+        curvatures = {CLASSES: 0.5, VALUES: 2 / task.classes, SEVERAL: 0.25 / task.classes}
+        return sizes, torch.full_like(sizes, curvatures[task.targets])
     curvature = torch.linalg.eigvalsh(batch.x)[:, -1]
     return torch.ones_like(curvature), curvature
 

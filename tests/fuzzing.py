@@ -37,6 +37,7 @@ from bouquet.client_app.main import forget
 from bouquet.client_app.stores import read_state
 from bouquet.continuing import resumed, settings_of
 from bouquet.core.errors import BadInput, RunFailed
+from bouquet.core.measure import CLASSES, VALUES
 from bouquet.core.seeding import generator
 from bouquet.core.task import Task
 from bouquet.core.trees import Tree, flatten, is_finite, sha256
@@ -233,7 +234,7 @@ SCHEMES: list[dict[str, object]] = [
     {"scheme": "scaffold", "scaffold.server-lr": 3.0},
     {"scheme": "fedu"},
     {"scheme": "dfedu"},
-    {"scheme": "afl"},
+    {"scheme": "afl", "evaluate-on": "test,train"},
     {"scheme": "ifca", "ifca.clusters": 3},
     {"scheme": "pfedme", "server-optimizer": "yogi", "weights": "agnostic"},
     {"scheme": "mocha", "mocha.omega": "learned", "mocha.omega-every": 1, "model.name": "linear"},
@@ -269,7 +270,8 @@ def answer(strategy: SchemeStrategy, order: Message) -> Message:
                 one.dtype
             )
     else:
-        metrics |= {name: [value / 100] * len(clients) for name in measures(strategy.task.measured)}
+        scored = measures(strategy.task.measured, strategy.settings.parts)
+        metrics |= {name: [value / 100] * len(clients) for name in scored}
     said = {"round": ROUND, "clients": clients, "failed": [], "reasons": [], "diverged": []}
     return Message(
         wire.content(upload, MetricRecord(metrics), ConfigRecord(cast(Any, said))), reply_to=order
@@ -380,7 +382,7 @@ class Told(LocalNodes):
         return [self._ready.pop(one) for one in list(self._ready) if one in wanted]
 
 
-def introduction(rng: Random, node: int, classes: int) -> RecordDict:
+def introduction(rng: Random, node: int, classes: int, targets: str = CLASSES) -> RecordDict:
     """What an honest node of two clients says of itself."""
     clients = [f"{node}-{number}" for number in range(2)]
     metrics: dict[str, Any] = {
@@ -390,10 +392,13 @@ def introduction(rng: Random, node: int, classes: int) -> RecordDict:
         "classes": classes,
         "nodes": 2,
     }
-    if classes:
+    if classes and targets != VALUES:
         metrics["label_counts"] = [3] * classes * len(clients)
     arrays = {} if classes else {"init": torch.zeros(4)}
-    return wire.content(arrays, MetricRecord(metrics), ConfigRecord({"clients": clients}))
+    note = ConfigRecord({"clients": clients})
+    if targets != CLASSES:
+        note["targets"] = targets
+    return wire.content(arrays, MetricRecord(metrics), note)
 
 
 @contextmanager
@@ -402,15 +407,16 @@ def introductions(folder: Path) -> Iterator[Case]:
 
     def case(rng: Random) -> str:
         classes, bad = int(pick(rng, [0, 3])), int(pick(rng, [1, 2]))
+        targets = str(pick(rng, [CLASSES, VALUES])) if classes else CLASSES
         said: dict[int, RecordDict | Error] = {
-            node: introduction(rng, node, classes) for node in (1, 2)
+            node: introduction(rng, node, classes, targets) for node in (1, 2)
         }
         honest = cast(RecordDict, said[3 - bad]).config_records[wire.NOTE]["clients"]
         if rng.random() < 0.05:
             said[bad] = Error(int(rng.integers(1, 4)), pick(rng, [None, "", "x" * 10**5]))
         else:
             disturb(rng, cast(RecordDict, said[bad]))
-        data = {"data.name": "synthetic" if classes else "quadratic"}
+        data = {"data.name": "synthetic" if classes else "quadratic", "data.labels": targets}
         settings = parse({"scheme": str(pick(rng, ["fedavg", "afl", "fedu"])), **data})
         grid, roster = Told(said), Roster()
         try:
@@ -450,7 +456,8 @@ def _check_roster(roster: Roster, settings: Settings) -> None:
         assert who.id
         assert all(type(n) is int and n > 0 for n in (who.train_examples, who.test_examples))
         assert all(type(n) is int and n >= 0 for n in who.labels)
-    task = make_task(settings, facts.input_shape, facts.classes, facts.init)
+    shape, targets = facts.input_shape, facts.targets
+    task = make_task(settings, shape, facts.classes, facts.init, targets=targets)
     strategy = SchemeStrategy(settings, task, roster)
     messages = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), cast(Grid, None))
     assert {one.metadata.dst_node_id for one in messages} <= roster.nodes

@@ -111,7 +111,6 @@ def data_describe(
     from bouquet.cli.display import describe, err, out
     from bouquet.data import load
     from bouquet.data.describe import draw
-    from bouquet.data.prepare import size_warning
 
     settings = _data_settings(name, config, keys)
     name = settings.data.called
@@ -119,7 +118,7 @@ def data_describe(
         raise BadInput(f"--picture takes a file that ends in .png, not {str(picture)!r}.")
     found = load(settings.data, settings.run.seed, settings.dtype)
     describe(found)
-    warning = size_warning(found.x, settings.data.scale) if found.classes else ""
+    warning = found.size_warning(settings.data.scale) if found.classes else ""
     if warning:
         err.print(warning, highlight=False, soft_wrap=True)
     if picture is not None:

@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from bouquet.core.measure import in_summary
+from bouquet.core.measure import CLASSES, VALUES, in_summary
 from bouquet.report.seeds import Result, Spread, outcome, over_seeds
 from bouquet.storage.events import short
 from bouquet.storage.runs import number
@@ -76,7 +76,8 @@ def describe(data: "FederatedData") -> None:
     for what, sizes in (("training examples", trains), ("test examples", tests)):
         mean = sum(sizes) / len(sizes)
         table.add_row(what, str(sum(sizes)), str(min(sizes)), f"{mean:.1f}", str(max(sizes)))
-    if data.classes:
+    known = bool(data.classes) and data.targets == CLASSES
+    if known:
         counts = label_table(data)
         kinds = (counts > 0).sum(axis=1)
         cells = (str(int(kinds.min())), f"{kinds.mean():.1f}", str(int(kinds.max())))
@@ -84,7 +85,10 @@ def describe(data: "FederatedData") -> None:
     out.print(table)
     shape = " x ".join(map(str, data.x.shape[1:]))
     words = f"{len(trains)} clients, examples of shape {shape}"
-    if data.classes:
+    if data.targets != CLASSES:
+        what = "values to predict" if data.targets == VALUES else "labels, any of them an example's"
+        words += f"; {what}: {', '.join(data.names)}"
+    if known:
         words += (
             f"; heterogeneity {heterogeneity(counts):.3f} (mean total variation distance of the "
             "clients' labels from everyone's: 0 if all are alike)"
@@ -94,11 +98,17 @@ def describe(data: "FederatedData") -> None:
 
 def _holdings(data: "FederatedData") -> Table:
     table = Table("client", "train", "test", header_style="bold")
+    heading = "mean and deviation" if data.targets == VALUES else "training examples of each label"
     if data.classes:
-        table.add_column("training examples of each label")
+        table.add_column(heading)
     for client, split in data.clients.items():
         row = [client, str(len(split.train)), str(len(split.test))]
-        if data.classes:
+        if data.targets == VALUES:
+            held = data.y[split.train].double()
+            ends = (held.mean(dim=0).tolist(), held.std(dim=0, correction=0).tolist())
+            spreads = zip(data.names, *ends, strict=True)
+            row.append("  ".join(f"{name}: {mean:.4g} ± {std:.2g}" for name, mean, std in spreads))
+        elif data.classes:
             counts = zip(data.names, data.label_counts(client), strict=True)
             row.append("  ".join(f"{name}:{count}" for name, count in counts if count))
         table.add_row(*row)
@@ -138,6 +148,9 @@ def show(runs: "Sequence[Run]") -> None:
     out.print(results(runs))
     out.print(f"[dim]{EXPLAINED}")
     for run in runs:
+        if "train" in run.summary:
+            out.print(on_training_data(run.summary), highlight=False, soft_wrap=True)
+    for run in runs:
         line = course(run)
         if line and "utf" in out.encoding.lower():  # other terminals have no such letters
             out.print(line, highlight=False, soft_wrap=True)
@@ -146,6 +159,13 @@ def show(runs: "Sequence[Run]") -> None:
             out.print(newcomers(run.summary), highlight=False, soft_wrap=True)
     for run in runs:
         out.print(f"{run.summary['scheme']}: {run.folder}", highlight=False, soft_wrap=True)
+
+
+def on_training_data(summary: dict[str, Any]) -> str:
+    """How the models do on what they learnt from, beside the table that is about test data."""
+    what = in_summary(summary).name
+    shared, personal = (_mean(summary["train"][whose], what) for whose in ("shared", "personal"))
+    return f"{summary['scheme']}: on training data shared {what} {shared}, personal {personal}"
 
 
 def told(run: "Run") -> dict[str, Any]:
@@ -210,19 +230,28 @@ def newcomers(summary: dict[str, Any]) -> str:
     late = summary["newcomers"]
     what = in_summary(summary).name
     count = f"{len(late['clients'])} newcomer{'s' * (len(late['clients']) != 1)}"
-    shared, personal = (short(late[whose][what]["mean"]) for whose in ("shared", "personal"))
-    others = short(late["others"]["personal"][what]["mean"])
+    shared, personal = (_mean(late[whose], what) for whose in ("shared", "personal"))
+    others = _mean(late["others"]["personal"], what)
     if not late["adaptation"]:
         return (
             f"{summary['scheme']}: {count} from round {late['joined']}: shared {what} {shared}, "
             f"personal {personal}; the others' personal {others}"
         )
-    steps = " ".join(short(entry[f"personal_{what}"]) for entry in late["adaptation"])
+    steps = " ".join(_short(entry.get(f"personal_{what}")) for entry in late["adaptation"])
     last = len(late["adaptation"]) - 1
     return (
         f"{summary['scheme']}: {count} after training: shared {what} {shared}, personal after 0 "
         f"to {last} rounds {steps}; the others' personal {others}"
     )
+
+
+def _mean(spreads: dict[str, Any], what: str) -> str:
+    return _short(spreads.get(what, {}).get("mean"))
+
+
+def _short(value: float | None) -> str:
+    """A number, or a dash for a metric that is not defined for anybody."""
+    return "–" if value is None else short(value)
 
 
 def _bytes(count: float) -> str:

@@ -176,7 +176,7 @@ def node_predict(
     state_dir: StateDir,
     client: ClientId,
 ) -> None:
-    """Use the personal model on this device, with no server: a class's name a line.
+    """Use the personal model on this device, with no server: a class's name, or values, a line.
 
     [bold]Example[/bold]
 
@@ -186,9 +186,8 @@ def node_predict(
     from bouquet.data.folder import read_inputs
 
     predictor = read_predictor(find_predictor(state_dir, client))
-    for found in predictor.classes(read_inputs(examples, predictor.inputs)).tolist():
-        labels = [found] if isinstance(found, int) else found
-        typer.echo(" ".join(predictor.names[label] for label in labels))
+    for line in predictor.words(read_inputs(examples, predictor.inputs)):
+        typer.echo(line)
 
 
 def export(

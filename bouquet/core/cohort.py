@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from bouquet.core.batches import steps
 from bouquet.core.descent import slope_in_vmap
+from bouquet.core.measure import LOSS
 from bouquet.core.round import row_of
 from bouquet.core.scheme import AnyScheme, Model, Work
 from bouquet.core.task import Batch, Task
@@ -292,14 +293,34 @@ def score(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: 
     own : bool
         Whether ``models`` are the clients' own.
     """
-    return Scores(*(found.cpu() for found in _judged(task.score, task, models, x, y, real, own)))
+    if not (task.measured and task.metric.whole):
+        found = _judged(task.score, task, models, x, y, real, own)
+        return Scores(*(one.cpu() for one in found))
+    loss, outputs = _judged(task.answers, task, models, x, y, real, own)
+    sizes = real.sum(dim=1).int().tolist()
+    # Client by client, in double: what is about all of a client's examples knows no padding.
+    metric = [
+        float(task.metric.of(_plain(said[:size]), _plain(truth[:size])))
+        for said, truth, size in zip(outputs, y, sizes, strict=True)
+    ]
+    return Scores(loss.cpu(), torch.tensor(metric, dtype=torch.float64))
 
 
-def right(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Tensor:
-    """Whether each example is predicted right, by client and place; see :func:`score`."""
+def _plain(values: Tensor) -> Tensor:
+    there = values.cpu()
+    return there.double() if there.is_floating_point() else there
+
+
+def single(task: Task, models: Tree, x: Tensor, y: Tensor, real: Tensor, *, own: bool) -> Tensor:
+    """Each example's metric (whether it is right), or its loss if the metric is about all at once.
+
+    By client and place; see :func:`score`.
+    """
+    by_loss = task.compared_by == LOSS
 
     def of_one(model: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, ...]:
-        return (task.losses(model, x, y)[1].to(real.dtype) * real,)
+        losses, metric = task.losses(model, x, y)
+        return (torch.where(real > 0, (losses if by_loss else metric).to(real.dtype), 0),)
 
     return _judged(of_one, task, models, x, y, real, own)[0]
 

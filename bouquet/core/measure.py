@@ -1,8 +1,12 @@
 """What the models of a run are compared by; a run says it once, its readers ask here."""
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
+
+# What is predicted of an example: one of some classes, real numbers, or which of some labels.
+CLASSES, VALUES, SEVERAL = "classes", "values", "several"
 
 
 class Said(TypedDict):
@@ -36,6 +40,12 @@ class Measure:
         return spread.get("max" if self.lower_is_better else "min")
 
     @property
+    def label(self) -> str:
+        """Its name for a chart; everybody knows which way a loss goes."""
+        lower = self.lower_is_better and self != LOSS
+        return f"{self.name} (lower is better)" if lower else self.name
+
+    @property
     def said(self) -> Said | None:
         """What a line of the log and a summary say of it: nothing where it is the usual one."""
         if self.name == ACCURATE.name:
@@ -45,6 +55,20 @@ class Measure:
 
 ACCURATE = Measure("accuracy")
 LOSS = Measure("loss", lower_is_better=True)
+
+
+def prefix(part: str) -> str:
+    """What comes before the names of numbers about some of a client's examples."""
+    return "" if part == "test" else f"{part}_"
+
+
+def counts(name: str, value: float) -> bool:
+    """Whether a client's number is part of means over clients.
+
+    A metric that is not defined on a client's examples is not; a loss that is NaN is a fault,
+    which must show.
+    """
+    return name.endswith(f"_{LOSS.name}") or not math.isnan(value)
 
 
 def told(line: Mapping[str, Any]) -> Measure:

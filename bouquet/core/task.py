@@ -1,6 +1,7 @@
 """What a client learns: a model, its loss, and how well it does."""
 
 import copy
+import math
 from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,8 @@ from torch.func import functional_call
 from torch.nn.modules.conv import _ConvNd as _Convolution
 
 from bouquet.core.chance import Seeded
-from bouquet.core.judging import ACCURACY, Judge, Metric, cross_entropy
+from bouquet.core.judging import ACCURACY, Judge, Metric, binary_cross_entropy, cross_entropy
+from bouquet.core.measure import CLASSES, LOSS, Measure
 from bouquet.core.placement import CPU, moved
 from bouquet.core.statistics import tell
 from bouquet.core.trees import Tree, dot, is_statistic, plain, sha256
@@ -74,7 +76,8 @@ class Task:
     initial : Tree
         The weights everyone starts from, and the statistics, if the model keeps any.
     classes : int
-        Number of classes; 0 for the quadratic problems, which have no accuracy.
+        Number of classes, or of values or labels to predict; 0 for the quadratic problems, which
+        have no accuracy.
     personal : frozenset of str
         The parameters that are personal in schemes that split the model.
     weight_decay : float
@@ -99,6 +102,8 @@ class Task:
         Whether the model cannot learn from a batch of one example.
     frozen : Tree
         Weights that nobody trains or sends, the same for everyone; ``initial`` has them not.
+    targets : str
+        What is predicted: ``classes``, ``values`` or ``several`` labels.
     """
 
     module: nn.Module
@@ -115,6 +120,7 @@ class Task:
     constants: Tree = field(default_factory=dict)
     paired: bool = False
     frozen: Tree = field(default_factory=dict)
+    targets: str = CLASSES
 
     def starting_from(self, weights: Tree) -> "Task":
         """The same task, some of whose weights and constants are others; no other model's are."""
@@ -148,6 +154,19 @@ class Task:
     def measured(self) -> str:
         """The metric's name; empty where there is none."""
         return self.metric.name if self.classes or self.metric != ACCURACY else ""
+
+    @property
+    def compared_by(self) -> Measure:
+        """What two models are compared by on one example: the loss, if the metric is about all."""
+        return LOSS if self.metric.whole or not self.measured else self.metric
+
+    @property
+    def guess(self) -> float | None:
+        """The loss of a model that knows nothing, where that is known."""
+        if self.criterion is binary_cross_entropy:
+            return math.log(2)
+        usual = self.criterion in (None, cross_entropy) and self.classes
+        return math.log(self.classes) if usual else None
 
     @cached_property
     def _judged(self) -> nn.Module:
@@ -214,9 +233,9 @@ class Task:
         return self.judge(self.output(params, x), x, y)
 
     def judge(self, output: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Each output's loss and metric; where there is no metric, false."""
+        """Each output's loss and metric; where an example has no metric, false."""
         losses = self._losses(output, x, y)
-        if self.measured:
+        if self.measured and not self.metric.whole:
             return losses, self.metric.of(output, y)
         return losses, torch.zeros_like(losses, dtype=torch.bool)
 
@@ -254,6 +273,11 @@ class Task:
         # What a metric says of padding may be infinite, and that times 0 is NaN.
         counted = torch.where(real > 0, metric.to(real.dtype), 0)
         return losses @ real / real.sum(), counted @ real / real.sum()
+
+    def answers(self, params: Tree, x: Tensor, y: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss on the examples that are no padding, and what the model says of each."""
+        output = self.output(params, x)
+        return self._losses(output, x, y) @ real / real.sum(), output
 
 
 def as_state(params: Tree, like: Mapping[str, Tensor]) -> Tree:

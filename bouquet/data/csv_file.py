@@ -8,6 +8,9 @@ from pathlib import Path
 from bouquet.core.errors import BadInput
 from bouquet.data.archives import reading
 
+# What stands in a cell of which nothing is known.
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+
 
 @dataclass(frozen=True)
 class Table:
@@ -63,3 +66,11 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise BadInput(f"{path} has two columns {twice[0]!r}: which one is meant?")
+
+
+def as_number(cell: str) -> float | None:
+    """A cell's number; None for a word. Python's 1_000 is a word to everybody else."""
+    try:
+        return None if "_" in cell else float(cell)
+    except ValueError:
+        return None

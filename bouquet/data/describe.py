@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.core.measure import VALUES
 from bouquet.data.federated import FederatedData
 from bouquet.storage.files import write_atomically
 
@@ -56,12 +57,13 @@ def draw(data: FederatedData, title: str, path: Path) -> None:
 
     clients = list(data.clients)
     sizes = np.array([len(split.train) for split in data.clients.values()], dtype=np.int64)
-    counts = label_table(data) if data.classes else np.zeros((len(clients), 0), dtype=np.int64)
+    labelled = bool(data.classes) and data.targets != VALUES
+    counts = label_table(data) if labelled else np.zeros((len(clients), 0), dtype=np.int64)
     order = _order(counts, sizes)
     rows = len(clients)
     # A Figure by itself knows no windows, so this works where there is no screen.
     figure = Figure(figsize=(9, 2.5 + 0.13 * min(rows, 60)), layout="constrained")
-    if data.classes:
+    if labelled:
         held, bars = figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))
         _draw_shares(held, counts[order], data.names)
     else:

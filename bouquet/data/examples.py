@@ -8,11 +8,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES
 from bouquet.core.seeding import generator
 from bouquet.data.federated import DataConfig, FederatedData, client_ids
 from bouquet.data.partitions import Indices, downsampled, partition, split_clients
 
-LABELS_REMEDY = "data.labels=classes takes every different one for a class"
+LABELS_REMEDY = (
+    "data.labels=classes takes every different one for a class, data.labels=values predicts them"
+)
 FEW_KINDS = 20  # so many classes or words are no wonder, however few the rows
 
 
@@ -35,6 +38,7 @@ def owned(
     owners: Sequence[str] | NDArray[np.str_],
     classes: int,
     ordered: bool = False,
+    targets: str = CLASSES,
 ) -> FederatedData:
     """Examples that have owners, who are the clients.
 
@@ -52,6 +56,8 @@ def owned(
         How many labels there are.
     ordered : bool
         Whether a client's examples follow each other in time.
+    targets : str
+        What is predicted.
     """
     ids, whose = np.unique(np.asarray(owners), return_inverse=True)
     order = np.argsort(whose, kind="stable").astype(np.int64)
@@ -59,10 +65,11 @@ def owned(
     chosen = drawn(len(ids), config.max_clients, seed)
     names = [str(ids[number]) for number in chosen]
     shares = downsampled([shares[number] for number in chosen], names, config.downsample, seed)
-    # Of text every position has a label: no class can be held out in equal parts.
+    # Of text every position has a label, and values have none: no class can be held out in equal
+    # parts.
     labels = y.numpy() if y.dim() == 1 else np.zeros(len(y), dtype=np.int64)
     clients = split_clients(labels, shares, config.test_fraction, seed, names, ordered)
-    everyone = FederatedData(x, y, clients, classes)
+    everyone = FederatedData(x, y, clients, classes, targets=targets)
     return everyone if len(chosen) == len(ids) else everyone.restricted(names)
 
 
@@ -102,7 +109,10 @@ def checked_labels(labels: NDArray[np.generic], where: object) -> Indices:
     """
     whole = labels.astype(np.int64) if labels.dtype.kind in "iub" else _whole(labels)
     if labels.ndim not in (1, 2) or whole is None or (whole < 0).any():
-        raise BadInput(f"{where}: the labels must be whole numbers from 0.")
+        raise BadInput(
+            f"{where}: the labels must be whole numbers from 0; data.labels=values predicts other "
+            "numbers."
+        )
     return whole
 
 

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from bouquet.core.config import key
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES, SEVERAL, VALUES
 from bouquet.core.seeding import generator
-from bouquet.data.prepare import Preparation, preparation
+from bouquet.data.prepare import Preparation, preparation, size_warning, value_warning
 from bouquet.imports import called
 
 
@@ -80,13 +81,15 @@ class DataConfig:
         0.25, "share of each client's examples held out", low=0, high=0.9, open_low=True
     )
     client_column: str = key("client", "CSV: the column that says whose a row is")
-    label_column: str = key("label", "CSV: the column of classes")
+    label_column: str = key(
+        "label", "CSV: the column of classes; of values or several labels, columns with commas"
+    )
     columns: str = key("", "CSV: the columns of inputs, separated by commas; empty = all others")
     labels: str = key(
         "auto",
         "your own data: refuse labels that look like measurements, or take every different one "
-        "for a class",
-        choices=("auto", "classes"),
+        "for a class, for values to predict (regression), or for several labels of an example",
+        choices=("auto", CLASSES, VALUES, SEVERAL),
     )
     categories: str = key(
         "refuse",
@@ -148,20 +151,22 @@ class FederatedData:
     x : Tensor
         Inputs; the first axis is the example. Of a quadratic problem, the matrices A.
     y : Tensor
-        int64 labels, one an example or, of text, one a position; of a quadratic problem, the
-        optima c.
+        int64 labels, one an example or, of text, one a position; of values or several labels (1
+        or 0), real numbers, a row an example; of a quadratic problem, the optima c.
     clients : dict of str to Split
         By client id, in order of the ids.
     classes : int
-        How many labels there are; 0 for a quadratic problem.
+        How many labels, or values to predict, there are; 0 for a quadratic problem.
     init : Tensor, optional
         Where the weights of a quadratic problem start.
     names : tuple of str
-        What the classes are called; their numbers where nobody says.
+        What the classes, or values, are called; their numbers where nobody says.
     inputs : tuple of str
         What the inputs are called, where they have names: columns of a table.
     prepared : dict of str to Preparation
         How each client's inputs were made of what it measured; empty where they are just that.
+    targets : str
+        What is predicted: ``classes``, ``values``, or ``several`` labels an example.
     """
 
     x: Tensor
@@ -172,6 +177,7 @@ class FederatedData:
     names: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     prepared: dict[str, Preparation] = field(default_factory=dict)
+    targets: str = CLASSES
     _dealt: dict[tuple[int, int], dict[str, None]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -192,11 +198,18 @@ class FederatedData:
         return self._dealt[place, nodes].keys()
 
     def label_counts(self, client: str) -> list[int]:
-        """How many training examples of each class a client has; empty without classes."""
-        if not self.classes:
+        """How many training examples of each class or label a client has; empty without."""
+        if not self.classes or self.targets == VALUES:
             return []
-        labels = self.y[self.clients[client].train].flatten()
-        return torch.bincount(labels, minlength=self.classes).tolist()
+        labels = self.y[self.clients[client].train]
+        if self.targets == SEVERAL:
+            return labels.sum(dim=0).long().tolist()
+        return torch.bincount(labels.flatten(), minlength=self.classes).tolist()
+
+    def size_warning(self, scale: str) -> str:
+        """What is odd about the size of inputs and values, in words; empty for nothing."""
+        values = value_warning(self.y) if self.targets == VALUES else ""
+        return " ".join(filter(None, (size_warning(self.x, scale), values)))
 
     def holding_out(self, fraction: float, seed: int) -> "FederatedData":
         """The same data with a validation part taken from each client's training part.

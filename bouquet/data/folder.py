@@ -10,14 +10,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES
 from bouquet.data.archives import reading
-from bouquet.data.examples import checked_labels, drawn, refuse_gaps, refuse_labels
+from bouquet.data.examples import drawn, refuse_gaps, refuse_labels
 from bouquet.data.federated import DataConfig, FederatedData, Split, numbered
 from bouquet.data.partitions import split_clients
-from bouquet.data.table import CLASSES, named_classes, table, table_inputs
+from bouquet.data.table import CLASSES as NAMES
+from bouquet.data.table import named_classes, table, table_inputs
+from bouquet.data.targets import kind_of, labels_of, refuse_strange
 
 Array = NDArray[np.generic]
-Examples = tuple[Array, NDArray[np.int64]]
+# Inputs, and labels: int64 classes, or float64 values.
+Examples = tuple[Array, Array]
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp"}
 
@@ -54,9 +58,9 @@ def folder(
     most = config.max_clients if only is None else 0
     names = [everyone[number] for number in drawn(len(everyone), most, seed)]
     classes = named_classes(path)
-    if classes is None and only is not None:
+    if classes is None and only is not None and kind_of(config) == CLASSES:
         raise BadInput(
-            f"{path / CLASSES} is missing: a device that has its own data alone cannot know all "
+            f"{path / NAMES} is missing: a device that has its own data alone cannot know all "
             "classes without that file, a name in each line."
         )
     places = [path / name for name in names]
@@ -107,7 +111,7 @@ def split_up(data: FederatedData, path: Path) -> None:
         path.mkdir(parents=True)
     except FileExistsError as error:
         raise BadInput(f"--out {str(path)!r} is there already; name a new directory.") from error
-    (path / CLASSES).write_text("".join(f"{name}\n" for name in data.names), "utf-8")
+    (path / NAMES).write_text("".join(f"{name}\n" for name in data.names), "utf-8")
     for client, split in data.clients.items():
         place = path / client
         place.mkdir()
@@ -128,11 +132,16 @@ def _clients(path: Path) -> list[str]:
 
 
 def _found_classes(config: DataConfig, places: Sequence[Path]) -> list[str]:
-    """The names of the classes: of all directories of images, or the numbers up to the last."""
+    """The names of the classes: of all directories of images, or the numbers up to the last.
+
+    Of values or several labels, as many numbers as a row has.
+    """
     most, labels, names = -1, 0, set()
     for place in places:
         for file in sorted(place.glob("*.npz")):
-            y = checked_labels(_members(file, "y")[0], file)
+            y = labels_of(config, _members(file, "y")[0], file)
+            if kind_of(config) != CLASSES:
+                return list(numbered(y.shape[1]))
             most, labels = max(most, int(y.max(initial=-1))), labels + y.size
         names |= {one.name for one in _folders(place)}
     if names:
@@ -150,14 +159,18 @@ def _client(
 ) -> tuple[Examples, Examples | None]:
     """A client's examples, and those it tests on if it says which."""
     files = sorted(place.glob("*.npz"))
+    if not files and kind_of(config) != CLASSES:
+        raise BadInput(
+            f"{place} must have .npz files with data.labels {config.labels!r}: directories of "
+            "images are by class."
+        )
     if not files:
         return _pictures(place, classes), None
     if _folders(place):
         raise BadInput(f"{place} has .npz files and directories: only one of them can be its data.")
     parts = {file.stem: _arrays(config, file) for file in files}
-    last = max(int(y.max(initial=-1)) for _, y in parts.values())
-    if last >= len(classes):
-        raise BadInput(f"{place} has the label {last}, but there are {len(classes)} classes.")
+    for _, y in parts.values():
+        refuse_strange(config, y, len(classes), place)
     if parts.keys() == {"train", "test"}:
         return parts["train"], parts["test"]
     if "test" in parts:  # taken together, what it tests on would be trained on
@@ -168,7 +181,7 @@ def _client(
 
 def _arrays(config: DataConfig, file: Path) -> Examples:
     x, y = _members(file, "x", "y")
-    labels = checked_labels(y, file)
+    labels = labels_of(config, y, file)
     if len(_checked_inputs(x, file)) != len(labels):
         raise BadInput(f"{file}: x must have as many rows as y, {len(labels)}, not {len(x)}.")
     refuse_gaps(config, x, str(file))
@@ -269,7 +282,8 @@ def joined(
         own = np.arange(start, start + len(first[1]))
         start += len(own)
         if second is None:
-            # Of text every position has a label: no class can be held out in equal parts.
+            # Of text every position has a label, and values have none: no class can be held out
+            # in equal parts.
             kinds = labels if labels.ndim == 1 else np.zeros(len(labels), dtype=np.int64)
             clients |= split_clients(kinds, [own], config.test_fraction, seed, [name])
             continue
@@ -278,8 +292,10 @@ def joined(
         if not len(own) or not len(tests):
             raise BadInput(f"{Path(config.path) / name}: train.npz and test.npz must not be empty.")
         clients[name] = Split(torch.from_numpy(own), torch.from_numpy(tests))
-    y, count = torch.from_numpy(labels), len(classes)
-    return FederatedData(x, y, clients, count, names=tuple(classes))
+    y, kind = torch.from_numpy(labels), kind_of(config)
+    if kind != CLASSES:
+        y = y.to(dtype)
+    return FederatedData(x, y, clients, len(classes), names=tuple(classes), targets=kind)
 
 
 def _tensor(array: Array, dtype: torch.dtype) -> Tensor:

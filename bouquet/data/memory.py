@@ -10,9 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from bouquet.core.errors import BadInput
-from bouquet.data.examples import checked_labels, drawn
+from bouquet.core.measure import CLASSES
+from bouquet.data.examples import drawn
 from bouquet.data.federated import DataConfig, FederatedData, numbered
 from bouquet.data.folder import joined
+from bouquet.data.targets import kind_of, labels_of, refuse_strange
 from bouquet.storage.files import file_name
 
 Array = NDArray[np.generic]
@@ -58,27 +60,30 @@ def in_memory(
     source : mapping, or iterable of tuples
         As for :func:`write_clients`.
     classes : int
-        How many labels there are; 0 for as many as are found.
+        How many labels, or values to predict, there are; 0 for as many as are found.
     seed : int
         Decides what a client without a test part holds out.
     dtype : torch.dtype
         Of the inputs, unless they are whole numbers.
     config : DataConfig
-        How many of the clients take part and what they hold out.
+        How many of the clients take part, what they hold out, and what is predicted.
     """
     everyone = sorted(_clients(source).items())
     some = [everyone[number] for number in drawn(len(everyone), config.max_clients, seed)]
-    parts = {client: _examples(held, client) for client, held in some}
-    found = [int(y.max(initial=-1)) + 1 for both in parts.values() for _, y in both]
-    classes = classes or max(found)
-    if max(found) > classes:
-        raise BadInput(f"data has the label {max(found) - 1}, but there are {classes} classes.")
+    parts = {client: _examples(config, held, client) for client, held in some}
+    labels = [y for both in parts.values() for _, y in both]
+    if kind_of(config) == CLASSES:
+        classes = classes or 1 + max(int(y.max(initial=-1)) for y in labels)
+    else:
+        classes = classes or labels[0].shape[1]
+    for y in labels:
+        refuse_strange(config, y, classes, "data")
     pairs = [(both[0], both[1] if both[1:] else None) for both in parts.values()]
     called = replace(config, path="data")  # by complaints
     return joined(called, seed, dtype, list(parts), pairs, numbered(classes))
 
 
-def _examples(held: Sequence[Any], client: str) -> list[tuple[Array, NDArray[np.int64]]]:
+def _examples(config: DataConfig, held: Sequence[Any], client: str) -> list[tuple[Array, Array]]:
     """What a client has: training and test part, or both in one."""
     found = []
     for place in range(0, len(held), 2):
@@ -88,7 +93,7 @@ def _examples(held: Sequence[Any], client: str) -> list[tuple[Array, NDArray[np.
                 f"data: client {client!r} must have a label for every input, and at least one, not "
                 f"{len(x)} inputs and {len(y)} labels."
             )
-        found.append((x, checked_labels(y, f"data: client {client!r}")))
+        found.append((x, labels_of(config, y, f"data: client {client!r}")))
     return found
 
 

@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES, SEVERAL, VALUES
 from bouquet.data.examples import drawn, refuse_labels
 from bouquet.data.federated import DataConfig, FederatedData
 from bouquet.data.memory import in_memory
+from bouquet.data.targets import checked_targets
 from bouquet.imports import imported
 
 
@@ -45,7 +47,8 @@ def own_data(config: DataConfig, seed: int, dtype: torch.dtype) -> FederatedData
         raise BadInput(f"{where} must give clients' examples: {error}") from error
     except Exception as error:  # whatever the user's code raises
         raise BadInput(f"{where} fails: {type(error).__name__}: {error}.") from error
-    refuse_labels(config, data.classes, data.y.numel(), where)
+    if data.targets == CLASSES:
+        refuse_labels(config, data.classes, data.y.numel(), where)
     return data
 
 
@@ -76,7 +79,9 @@ def _checked(data: FederatedData, dtype: torch.dtype) -> FederatedData:
             f"there must be clients and an x for every y, not {len(data.clients)} clients, "
             f"{len(data.x)} x and {len(data.y)} y."
         )
-    if data.classes and (data.y.dtype != torch.int64 or int(data.y.max()) >= data.classes):
+    if data.targets != CLASSES:
+        data = replace(data, y=_rows(data, dtype))
+    elif data.classes and (data.y.dtype != torch.int64 or int(data.y.max()) >= data.classes):
         raise BadInput(f"y must be int64 labels below {data.classes}, the number of classes.")
     for client, split in data.clients.items():
         for part in (split.train, split.test):
@@ -86,6 +91,16 @@ def _checked(data: FederatedData, dtype: torch.dtype) -> FederatedData:
                     f"from 0 to {len(data.x) - 1}, by int64 indices."
                 )
     return replace(data, x=data.x.to(dtype)) if data.x.is_floating_point() else data
+
+
+def _rows(data: FederatedData, dtype: torch.dtype) -> Tensor:
+    """Values, or several labels, in the run's type."""
+    if data.targets not in (VALUES, SEVERAL):
+        raise BadInput(f"targets must be 'classes', 'values' or 'several', not {data.targets!r}.")
+    y = torch.from_numpy(checked_targets(data.y.numpy(), data.targets, "FederatedData"))
+    if y.shape[1] != data.classes:
+        raise BadInput(f"y must have {data.classes} numbers an example, not {y.shape[1]}.")
+    return y.to(dtype)
 
 
 def _places(part: Tensor, count: int) -> bool:

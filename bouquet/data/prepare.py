@@ -141,3 +141,14 @@ def size_warning(x: Tensor, scale: str) -> str:
         f"The inputs are of very different or large size (up to {largest:.4g}): training may come "
         "to nothing; data.scale=standard brings each to a like size."
     )
+
+
+def value_warning(y: Tensor) -> str:
+    """A sentence about values to predict that are too large to train by; empty for none."""
+    largest = float(y.abs().max()) if y.numel() else 0.0
+    if largest < LARGE:
+        return ""
+    return (
+        f"The values to predict are large (up to {largest:.4g}): training may come to nothing; "
+        "give them in a larger unit, such as thousands."
+    )

@@ -22,6 +22,7 @@ from bouquet.data.images import cifar10, emnist_writers, fashion_mnist, mnist, m
 from bouquet.data.own import own_data
 from bouquet.data.partitions import downsampled, split_clients
 from bouquet.data.sensors import har, har_features, uci_har, vehicle
+from bouquet.data.targets import kind_of
 from bouquet.data.text import movielens, shakespeare, stackoverflow
 from bouquet.imports import is_path
 
@@ -109,6 +110,13 @@ def _refuse_sizes(config: DataConfig, entry: DataSet) -> None:
 
 def _usable(found: FederatedData, config: DataConfig) -> FederatedData:
     """The data, unless an input is missing or infinite, also by what its type can hold."""
+    if found.targets != kind_of(config):
+        raise BadInput(
+            f"data.labels must be {found.targets!r}, as data.name {config.name!r} has them, "
+            f"not {config.labels!r}."
+        )
+    if not found.y.isfinite().all():
+        raise BadInput(f"data.name {config.name!r} has a y that is infinite in {found.y.dtype}.")
     refuse_gaps(config, found.x.numpy(), f"data.name {config.name!r}, in {found.x.dtype}")
     return found
 

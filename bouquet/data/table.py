@@ -1,4 +1,4 @@
-"""A CSV file: a column that says whose a row is, one of classes, and inputs in the others.
+"""A CSV file: a column that says whose a row is, some of labels, and inputs in the others.
 
 What could be read in two ways is refused, by line and column: a wrong guess would train to
 nonsense without a word.
@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import SEVERAL, VALUES
 from bouquet.data.archives import reading
-from bouquet.data.csv_file import Table, read_table
+from bouquet.data.csv_file import MISSING, Table, as_number, read_table
 from bouquet.data.examples import FEW_KINDS, LABELS_REMEDY, owned, refuse_labels
 from bouquet.data.federated import DataConfig, FederatedData
+from bouquet.data.targets import kind_of, label_columns, labels_in, values_in, words_in
 
 CLASSES = "classes.txt"
 CATEGORIES = "categories.json"
 
 Vocabularies = Mapping[str, Sequence[str]]
 
-_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 _WHOLE = re.compile(r"[+-]?\d+")
 
 
@@ -54,9 +55,9 @@ def table(
     owners = _cells(sheet, config.client_column, "says whose the row is")
     # Whoever has nobody else's rows cannot know what the others' have in them.
     alone = only is not None and set(owners) <= set(only)
-    names, labels = _labels(config, sheet, alone)
+    names, y = _targets(config, sheet, alone, dtype)
     inputs, x = _inputs(config, sheet, named, alone, dtype)
-    data = owned(config, seed, x, torch.from_numpy(labels), owners, len(names))
+    data = owned(config, seed, x, y, owners, len(names), targets=kind_of(config))
     return replace(data, names=tuple(names), inputs=inputs)
 
 
@@ -90,29 +91,31 @@ def table_inputs(path: Path, inputs: Sequence[str]) -> Tensor:
 def _input_columns(config: DataConfig, sheet: Table) -> list[str]:
     """The names of the columns of inputs."""
     columns, path = list(sheet.columns), sheet.path
-    roles = {"data.client-column": config.client_column, "data.label-column": config.label_column}
-    if config.client_column == config.label_column:
+    labels = label_columns(config)
+    if config.client_column in labels:
         raise BadInput(
-            f"data.client-column and data.label-column are both {config.label_column!r}."
+            f"data.client-column and data.label-column are both {config.client_column!r}."
         )
-    for key, name in roles.items():
+    roles = [config.client_column, *labels]
+    for name in roles:
         if name not in columns:
+            key = "data.client-column" if name == config.client_column else "data.label-column"
             listed = ", ".join(columns)
             raise BadInput(f"{path} must have a column {name!r} ({key}); it has {listed}.")
     chosen = [name.strip() for name in config.columns.split(",") if name.strip()]
     for name in chosen:
-        if name not in columns or name in roles.values() or chosen.count(name) > 1:
+        if name not in columns or name in roles or chosen.count(name) > 1:
             raise BadInput(
                 f"data.columns must name different columns of inputs in {path}, not {name!r}."
             )
-    named = chosen or [name for name in columns if name not in roles.values()]
+    named = chosen or [name for name in columns if name not in roles]
     if "" in named:
         raise BadInput(
             f"{path}: column {columns.index('') + 1} has no name. Is it a row number (pandas: "
             "index=False leaves it out)? data.columns can say which columns are inputs."
         )
     if not named:
-        raise BadInput(f"{path} has no columns of inputs beside {' and '.join(roles.values())}.")
+        raise BadInput(f"{path} has no columns of inputs beside {' and '.join(roles)}.")
     return named
 
 
@@ -124,17 +127,39 @@ def _cells(sheet: Table, column: str, what: str) -> list[str]:
     return cells
 
 
+def _targets(
+    config: DataConfig, sheet: Table, alone: bool, dtype: torch.dtype
+) -> tuple[list[str], Tensor]:
+    """What is predicted: its names, and every row's class, values or labels."""
+    columns, kind = label_columns(config), kind_of(config)
+    if kind == VALUES:
+        return columns, values_in(sheet, columns, dtype)
+    if kind == SEVERAL and len(columns) > 1:
+        return columns, labels_in(sheet, columns, dtype)
+    if kind == SEVERAL:
+        names = _all_classes(sheet, alone)
+        return words_in(sheet, columns[0], names, dtype)
+    names, labels = _labels(config, sheet, alone)
+    return names, torch.from_numpy(labels)
+
+
+def _all_classes(sheet: Table, alone: bool) -> list[str] | None:
+    """The names in ``classes.txt``, if it is there; whoever has their own rows alone needs it."""
+    names = named_classes(sheet.path.parent)
+    if names is None and alone:
+        raise BadInput(
+            f"{sheet.path.parent / CLASSES} is missing: {sheet.path} has one device's rows alone, "
+            "which cannot know all classes without that file, a name in each line."
+        )
+    return names
+
+
 def _labels(config: DataConfig, sheet: Table, alone: bool) -> tuple[list[str], NDArray[np.int64]]:
     """The names of the classes, and every row's class."""
     column, path = config.label_column, sheet.path
     words = [" ".join(cell.split()) for cell in _cells(sheet, column, "says the row's class")]
-    names = named_classes(path.parent)
+    names = _all_classes(sheet, alone)
     if names is None:
-        if alone:
-            raise BadInput(
-                f"{path.parent / CLASSES} is missing: {path} has one device's rows alone, which "
-                "cannot know all classes without that file, a name in each line."
-            )
         if config.labels == "auto":
             words = _class_names(sheet, column, words)
         names = sorted(set(words), key=_in_order)
@@ -148,7 +173,7 @@ def _labels(config: DataConfig, sheet: Table, alone: bool) -> tuple[list[str], N
 
 def _class_names(sheet: Table, column: str, words: list[str]) -> list[str]:
     """Labels that can be classes: words, or whole numbers, also where written like 3.0."""
-    numbers = [number for word in words if (number := _number(word)) is not None]
+    numbers = [number for word in words if (number := as_number(word)) is not None]
     gap = next((row for row, word in enumerate(words) if word.lower() == "nan"), None)
     if gap is not None:
         raise sheet.wrong(gap, column, "it is missing, but it says the row's class")
@@ -207,8 +232,8 @@ def _inputs(
 def _numbers(config: DataConfig, sheet: Table, column: str, dtype: torch.dtype) -> Tensor | None:
     """A column of numbers; None where it has words."""
     cells = sheet.columns[column]
-    gaps = [cell.lower() in _MISSING for cell in cells]
-    numbers = [math.nan if gap else _number(c) for c, gap in zip(cells, gaps, strict=True)]
+    gaps = [cell.lower() in MISSING for cell in cells]
+    numbers = [math.nan if gap else as_number(c) for c, gap in zip(cells, gaps, strict=True)]
     values = [number for number in numbers if number is not None]
     if len(values) < len(numbers):
         return None
@@ -233,7 +258,7 @@ def _categories(
     cells = sheet.columns[column]
     if config.categories == "refuse":
         row = next(
-            (n for n, c in enumerate(cells) if c.lower() not in _MISSING and _number(c) is None), 0
+            (n for n, c in enumerate(cells) if c.lower() not in MISSING and as_number(c) is None), 0
         )
         raise sheet.wrong(
             row,
@@ -284,15 +309,7 @@ def _known_categories(folder: Path) -> Vocabularies:
     return dict(vocabularies)
 
 
-def _number(cell: str) -> float | None:
-    """A cell's number; None for a word. Python's 1_000 is a word to everybody else."""
-    try:
-        return None if "_" in cell else float(cell)
-    except ValueError:
-        return None
-
-
 def _in_order(label: str) -> tuple[float, str]:
     """Numbers by size, then words by letters."""
-    number = _number(label)
+    number = as_number(label)
     return (math.inf if number is None or math.isnan(number) else number, label)

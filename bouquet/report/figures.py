@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bouquet.core.measure import ACCURATE, LOSS, Measure
+from bouquet.core.measure import ACCURATE, LOSS, Measure, prefix
 from bouquet.storage.runs import Group, Run, number, stage_starts
 
 # Okabe and Ito's colours, which people who confuse red and green can tell apart.
@@ -63,9 +63,11 @@ def _draw_all(groups: Sequence[Group]) -> list[_Drawing]:
     runs = [run for group in groups for run in group.runs]
     drawings = []
     compared = dict.fromkeys(run.measure for run in runs)
-    for what in dict.fromkeys([*(one.name for one in compared), LOSS.name]):
-        if any(f"personal_{what}" in event["metrics"] for run in runs for event in run.events):
-            drawings.append(_curves(groups, what))
+    for what in dict.fromkeys([*compared, LOSS]):
+        for part in ("test", "train"):
+            name = f"{prefix(part)}personal_{what.name}"
+            if any(name in event["metrics"] for run in runs for event in run.events):
+                drawings.append(_curves(groups, what, part))
     for measure in compared:
         alike = [group for group in groups if group.runs[0].measure == measure]
         measured = [group for group in alike if any(map(changes, group.runs))]
@@ -94,12 +96,13 @@ def changes(run: Run) -> list[tuple[float, float]]:
     return found
 
 
-def _curves(groups: Sequence[Group], what: str) -> _Drawing:
+def _curves(groups: Sequence[Group], measure: Measure, part: str) -> _Drawing:
+    what = measure.name
     figure = _figure(11, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
     for axis, whose in zip(axes, ("shared", "personal"), strict=True):
         for place, group in enumerate(groups):
-            course = course_of(group, f"{whose}_{what}")
+            course = course_of(group, f"{prefix(part)}{whose}_{what}")
             colour = COLOURS[place % len(COLOURS)]
             marker = "o" if len(course.rounds) < 60 else ""  # every point is an evaluation
             axis.plot(
@@ -120,7 +123,8 @@ def _curves(groups: Sequence[Group], what: str) -> _Drawing:
                     color="#777777",
                 )
         axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.set(xlabel="round", ylabel=what if whose == "shared" else "", title=f"{whose} model")
+        label = measure.label if whose == "shared" else ""
+        axis.set(xlabel="round", ylabel=label, title=f"{whose} model")
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
     alone, several = "from the 10th to the 90th percentile of the clients", "one standard deviation"
@@ -128,12 +132,15 @@ def _curves(groups: Sequence[Group], what: str) -> _Drawing:
     band = alone if counts == {False} else f"{several} of the seeds' means to either side"
     if len(counts) > 1:
         band += f", or of a single seed {alone}"
+    data = "test data" if part == "test" else "training data"
     words = (
-        f"Mean {what} of the shared and the personal models on the clients' own test data by "
+        f"Mean {what} of the shared and the personal models on the clients' own {data} by "
         f"round; the band is {band}. Every point is an evaluation of all clients with the models "
         "after the round."
     )
-    return _Drawing(figure, what, what.capitalize(), words)
+    if part == "test":
+        return _Drawing(figure, what, what.capitalize(), words)
+    return _Drawing(figure, f"{part}-{what}", f"{what.capitalize()} on training data", words)
 
 
 @dataclass(frozen=True)
@@ -186,7 +193,8 @@ def _violins(measured: Sequence[Group], measure: Measure) -> _Drawing:
             _violin(axis, known, height, colour)
             axis.plot([], [], color=colour, linewidth=6, label=whose if not place else None)
     axis.set_yticks(range(len(measured)), [group.name for group in reversed(measured)])
-    axis.set(xlabel=f"{measure.name} on the client's own test data")
+    lower = " (lower is better)" if measure.lower_is_better else ""
+    axis.set(xlabel=f"{measure.name} on the client's own test data{lower}")
     figure.legend(loc="outside lower center", ncols=2)
     many = "accuracies" if measure == ACCURATE else f"{measure.name} numbers"
     words = f"How the clients' {many} are spread; a dot is a client, the line their median."
@@ -229,10 +237,9 @@ def _scatter(measured: Sequence[Group], measure: Measure) -> _Drawing:
     figure.supxlabel("training examples", fontsize=10)
     first, second = ("shared", "personal") if measure.lower_is_better else ("personal", "shared")
     figure.supylabel(f"{first} less {second} {measure.name}", fontsize=10)
-    chance = "the verdict below does" if measure == ACCURATE else "and there is no verdict on them"
     words = (
         f"Every client's change in {measure.name} from the shared to its own model, against how "
-        f"many examples it trains on. Points alone say nothing of chance: {chance}."
+        f"many examples it trains on. Points alone say nothing of chance: the verdict below does."
     )
     return _Drawing(figure, _file("change", measure), "Helped and hurt", words)
 

@@ -1,5 +1,6 @@
-"""What a run's clients get right, example by example, and what follows from it."""
+"""What a run's clients get right, or lose, example by example, and what follows from it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bouquet.core.measure import ACCURATE, Measure, told
 from bouquet.report.verdict import advise, compare, default_model, holm, mean_interval, verdict
 from bouquet.storage.files import OUTCOMES, unseal
 from bouquet.storage.runs import Run
@@ -18,7 +20,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What two models of one client get right.
+    """What two models of one client get right, or lose.
 
     Parameters
     ----------
@@ -28,11 +30,14 @@ class Outcome:
         By ``test_shared``, ``test_personal``, ``validation_shared``, ``validation_personal``.
     examples : dict of str to str
         A hash of the examples of each part: only what is about the same ones is compared.
+    measure : Measure
+        What the numbers are.
     """
 
     client: str
     right: dict[str, Floats]
     examples: dict[str, str]
+    measure: Measure = ACCURATE
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,14 @@ class Verdicts:
         A row a client.
     local : str
         The name of the Local run compared with; empty without.
+    measure : Measure
+        What models are compared by on each example: a metric, or the loss.
     """
 
     run: Run
     rows: list[Row]
     local: str = ""
+    measure: Measure = ACCURATE
 
     def count(self, word: str, column: str = "verdict") -> int:
         """How many clients have a verdict."""
@@ -68,20 +76,24 @@ class Verdicts:
             counts = ", ".join(
                 f"{sum(row['advice'] == kind for row in advised)} {kind}" for kind in kinds
             )
+            name = self.measure.name
             means = {
-                what: float(np.mean([row[f"{what}_accuracy"] for row in advised]))
+                what: self._number(float(np.mean([row[f"{what}_{name}"] for row in advised])))
                 for what in ("advised", "shared", "personal")
             }
+            gives = "is right on" if self.measure == ACCURATE else f"gives a mean {name} of"
             sure = sum(row["advice_sure"] for row in advised)
             said.append(
                 f"To deploy, chosen on validation examples: {counts}. For {sure} of these "
                 f"{len(advised)} clients the examples show it (p at most 5%); the others have too "
                 "few that differ and get the default. On the test examples that "
-                f"choice is right on {means['advised']:.2%} (always shared "
-                f"{means['shared']:.2%}, always personal {means['personal']:.2%}; means over "
-                "clients)."
+                f"choice {gives} {means['advised']} (always shared {means['shared']}, always "
+                f"personal {means['personal']}; means over clients)."
             )
         return said
+
+    def _number(self, value: float) -> str:
+        return f"{value:.2%}" if self.measure == ACCURATE else f"{value:.4g}"
 
     def _spoken(self, one: str, other: str, column: str, change: str) -> str:
         gaps = [row[change] for row in self.rows if change in row]
@@ -89,12 +101,13 @@ class Verdicts:
         helped, hurt = self.count("helped", column), self.count("hurt", column)
         perhaps = [self.count(f"perhaps {word}", column) for word in ("helped", "hurt")]
         unclear = self.count("no difference shown", column)
+        way = "decrease" if self.measure.lower_is_better else "change"
         return (
             f"The {one} model against {other}, of {len(gaps)} clients: {helped} helped and {hurt} "
             f"hurt with 95% confidence for all of them together; {perhaps[0]} more helped and "
             f"{perhaps[1]} more hurt, each by its own test alone; {unclear} without a difference "
-            f"shown. Mean change in accuracy {np.mean(gaps):+.4f} (95% interval {low:+.4f} to "
-            f"{high:+.4f})."
+            f"shown. Mean {way} in {self.measure.name} {np.mean(gaps):+.4f} (95% interval "
+            f"{low:+.4f} to {high:+.4f})."
         )
 
 
@@ -105,7 +118,8 @@ def read_outcomes(run: Path) -> dict[str, Outcome]:
         header, tensors = unseal(path, OUTCOMES)
         parts = {k: v for k, v in header.items() if k in ("test", "validation")}
         right = {name: value.numpy() for name, value in tensors.items()}
-        found[header["client"]] = Outcome(header["client"], right, parts)
+        measure = told({"metric": json.loads(header.get("measure", "null"))})
+        found[header["client"]] = Outcome(header["client"], right, parts, measure)
     return found
 
 
@@ -123,7 +137,7 @@ def verdicts(run: Run, others: Sequence[Run]) -> Verdicts | None:
     ]
     _judge(rows, "")
     _judge([row for row in rows if "p_local" in row], "_local")
-    return Verdicts(run, rows, local)
+    return Verdicts(run, rows, local, next(iter(own.values())).measure)
 
 
 def _alone(
@@ -138,8 +152,10 @@ def _alone(
 
 
 def _same(one: Outcome, other: Outcome | None, part: str) -> bool:
-    """Whether two outcomes are about the same examples."""
-    return other is not None and one.examples.get(part) == other.examples.get(part)
+    """Whether two outcomes are about the same examples, and the same of them."""
+    if other is None or one.measure != other.measure:
+        return False
+    return one.examples.get(part) == other.examples.get(part)
 
 
 def _default(own: Sequence[Outcome]) -> str:
@@ -148,47 +164,52 @@ def _default(own: Sequence[Outcome]) -> str:
     return default_model(
         [right["validation_shared"] for right in judged],
         [right["validation_personal"] for right in judged],
+        own[0].measure,
     )
 
 
 def _row(own: Outcome, local: Outcome | None, train_examples: object, default: str) -> Row:
-    right = own.right
-    pair = compare(right["test_shared"], right["test_personal"])
+    right, measure = own.right, own.measure
+    pair = compare(right["test_shared"], right["test_personal"], measure)
     row: Row = {
         "client": own.client,
         "train_examples": train_examples,
         "test_examples": pair.examples,
-        "shared_accuracy": float(right["test_shared"].mean()),
-        "personal_accuracy": float(right["test_personal"].mean()),
+        f"shared_{measure.name}": float(right["test_shared"].mean()),
+        f"personal_{measure.name}": float(right["test_personal"].mean()),
         "change": pair.change,
         "change_low": pair.low,
         "change_high": pair.high,
         "better_on": pair.better,
         "worse_on": pair.worse,
         "p": pair.p,
+        "leans": pair.leans,
     }
     candidates = {"shared": right, "personal": right}
     if local is not None and _same(own, local, "test"):
-        alone = compare(local.right["test_personal"], right["test_personal"])
+        alone = compare(local.right["test_personal"], right["test_personal"], measure)
         row |= {
-            "local_accuracy": float(local.right["test_personal"].mean()),
+            f"local_{measure.name}": float(local.right["test_personal"].mean()),
             "change_local": alone.change,
             "better_on_local": alone.better,
             "worse_on_local": alone.worse,
             "p_local": alone.p,
+            "leans_local": alone.leans,
         }
         if _same(own, local, "validation"):
             candidates["local"] = local.right
     if "validation" in own.examples:
-        row |= _advice(candidates, default)
+        row |= _advice(candidates, default, measure)
     return row
 
 
-def _advice(candidates: dict[str, dict[str, Floats]], default: str) -> Row:
+def _advice(candidates: dict[str, dict[str, Floats]], default: str, measure: Measure) -> Row:
     """The model to deploy, chosen on validation examples, and what it gives on the test's."""
     whose = {name: "personal" if name == "local" else name for name in candidates}
     advice = advise(
-        {name: right[f"validation_{whose[name]}"] for name, right in candidates.items()}, default
+        {name: right[f"validation_{whose[name]}"] for name, right in candidates.items()},
+        default,
+        measure,
     )
     chosen = candidates[advice.model]
     return {
@@ -196,7 +217,7 @@ def _advice(candidates: dict[str, dict[str, Floats]], default: str) -> Row:
         "advice": advice.model,
         "advice_p": advice.p,
         "advice_sure": advice.sure,
-        "advised_accuracy": float(chosen[f"test_{whose[advice.model]}"].mean()),
+        f"advised_{measure.name}": float(chosen[f"test_{whose[advice.model]}"].mean()),
     }
 
 
@@ -205,6 +226,4 @@ def _judge(rows: list[Row], suffix: str) -> None:
     adjusted = holm([row[f"p{suffix}"] for row in rows])
     for row, p in zip(rows, adjusted, strict=True):
         row[f"p_holm{suffix}"] = p
-        row[f"verdict{suffix}"] = verdict(
-            row[f"better_on{suffix}"], row[f"worse_on{suffix}"], row[f"p{suffix}"], p
-        )
+        row[f"verdict{suffix}"] = verdict(row.pop(f"leans{suffix}"), row[f"p{suffix}"], p)

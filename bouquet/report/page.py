@@ -97,6 +97,12 @@ def _measures(group: Sequence[Run]) -> dict[str, list[float]]:
                 _note(found, f"{whose}_{what.name}", spread.get("mean"))
             worst = run.summary.get("personal", {}).get(what.name, {})
             _note(found, f"worst_{what.name}", what.worst(worst))
+        for whose, spreads in run.summary.get("train", {}).items():
+            _note(
+                found,
+                f"{whose}_train_{run.measure.name}",
+                spreads.get(run.measure.name, {}).get("mean"),
+            )
         for name in ("helped", "hurt"):
             _note(found, name, run.summary.get(name))
         if run.summary:
@@ -173,14 +179,11 @@ def _html(
     body += [_figure_of(one) for one in pictures]
     body.append("<h2>Who is helped, who is hurt</h2>")
     body += [_verdict(one, name_of[one.run.path]) for one in judged]
-    if others:
-        body.append(
-            f"<p>There is no verdict for {escape(', '.join(others))}: it compares right and wrong "
-            "answers, so it is for accuracy alone.</p>"
-        )
-    if judged:
+    if any(one.measure == ACCURATE for one in judged):
         body.append(_METHOD)
-    elif not others:
+    if any(one.measure != ACCURATE for one in judged):
+        body.append(_METHOD_OF_LOSSES)
+    if not judged:
         body.append(
             "<p>Whether a difference is more than chance needs each model's answers to the same "
             "examples: run with <code>-c save-outcomes=true</code>, and with <code>-c "
@@ -208,6 +211,20 @@ _METHOD = (
 )
 
 
+_METHOD_OF_LOSSES = (
+    '<p class="soft">Where models are compared by each example\'s loss, or by another number than '
+    "right or wrong, the test is the sign-flip test: how often differences of these sizes, each "
+    "with either sign by the toss of a coin, have a mean at least as far from 0. All tosses are "
+    "counted, so it is exact; p-values are adjusted by Holm's method for the number of clients. "
+    "<em>Helped</em> and <em>hurt</em> hold at 5% after that, <em>perhaps</em> at 5% before it. A "
+    "change above 0 is for the better. Its interval is Student's at 95%; that of the mean is a "
+    "bootstrap over clients. The model to deploy is chosen by the same test on validation examples "
+    "held out of the client's training data; the number beside it is on the test examples, which "
+    "had no part in the choice. A metric that is about all of a client's examples at once, such as "
+    "r2 or f1, is judged by the loss of each.</p>"
+)
+
+
 def _comparison_table(rows: Sequence[Row]) -> str:
     columns = [
         column
@@ -226,12 +243,13 @@ def _comparison_table(rows: Sequence[Row]) -> str:
 
 
 def _verdict(judged: Verdicts, name: str) -> str:
+    what = judged.measure.name
     columns = {
         "client": "client",
         "train_examples": "training examples",
         "test_examples": "test examples",
-        "shared_accuracy": "shared",
-        "personal_accuracy": "personal",
+        f"shared_{what}": "shared",
+        f"personal_{what}": "personal",
         "change": "change",
         "interval": "95% interval",
         "p": "p",
@@ -239,11 +257,11 @@ def _verdict(judged: Verdicts, name: str) -> str:
         "verdict": "verdict",
     }
     if judged.local:
-        columns |= {"local_accuracy": "Local", "p_local": "p (Local)"}
+        columns |= {f"local_{what}": "Local", "p_local": "p (Local)"}
         columns |= {"verdict_local": "against Local"}
     if any("advice" in row for row in judged.rows):
         columns |= {"advice": "deploy", "advice_p": "p (deploy)", "advice_sure": "sure"}
-        columns |= {"advised_accuracy": "its accuracy"}
+        columns |= {f"advised_{what}": f"its {what}"}
     rows = sorted(judged.rows, key=lambda row: float(row["change"]))
     if len(rows) > MOST_ROWS:  # those who lose and those who win most
         rows = rows[: MOST_ROWS // 2] + rows[-MOST_ROWS // 2 :]
@@ -256,7 +274,8 @@ def _verdict(judged: Verdicts, name: str) -> str:
     few = len(judged.rows) > MOST_ROWS
     note = f"{MOST_ROWS} of {len(judged.rows)} clients; the CSV file has all" if few else "Clients"
     table = _table(list(columns.values()), cells)
-    return f"<h3>{escape(name)}</h3>{said}<details><summary>{note}</summary>{table}</details>"
+    by = "" if judged.measure == ACCURATE else f", by the {judged.measure.name} of each example"
+    return f"<h3>{escape(name + by)}</h3>{said}<details><summary>{note}</summary>{table}</details>"
 
 
 def _figure_of(picture: Picture) -> str:

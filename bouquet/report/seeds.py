@@ -68,8 +68,8 @@ def spread(values: Sequence[float]) -> Spread:
 def outcome(summary: Summary) -> tuple[float, float, float]:
     """Of the shared model, of the personal ones, and of the worst of these."""
     what = in_summary(summary)
-    shared, personal = (summary[whose][what.name] for whose in ("shared", "personal"))
-    return _number(shared["mean"]), _number(personal["mean"]), _number(what.worst(personal))
+    shared, personal = (summary[whose].get(what.name, {}) for whose in ("shared", "personal"))
+    return _number(shared.get("mean")), _number(personal.get("mean")), _number(what.worst(personal))
 
 
 def _number(told: float | None) -> float:

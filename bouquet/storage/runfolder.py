@@ -23,6 +23,7 @@ import tomli_w
 
 from bouquet.core.config import flatten
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import counts
 from bouquet.core.trees import Tree
 from bouquet.core.untrusted import ids, listed, whole
 from bouquet.storage.events import Event, parse_events, perhaps
@@ -258,17 +259,22 @@ class RunFolder:
             os.fsync(file.fileno())  # before the checkpoint says that the round is done
 
     def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the table of clients."""
+        """Write the table of clients; a metric that is not defined for one is an empty cell."""
         columns = list(dict.fromkeys(column for row in rows for column in row))
+        told = [{k: v for k, v in row.items() if not _undefined(k, v)} for row in rows]
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(told)
         write_atomically(self.path / "clients.csv", text.getvalue().encode())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write how the run ended."""
         write_atomically(self.path / "summary.json", (to_json(summary, indent=2) + "\n").encode())
+
+
+def _undefined(column: str, value: object) -> bool:
+    return isinstance(value, float) and not counts(column, value)
 
 
 def _content(path: Path) -> bytes:

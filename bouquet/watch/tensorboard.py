@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import prefix
 from bouquet.storage.events import Event, Observer
 from bouquet.storage.history import PERSONAL, Line, parse_line
 from bouquet.storage.runs import number, read_events
@@ -60,9 +61,10 @@ def tensorboard(run: Path) -> Iterator[Observer]:
 def scalars(event: Event) -> dict[str, float]:
     """A round's numbers by TensorBoard's tags; what is not finite is left out."""
     values: dict[str, Any] = {}
-    for name, value in event["metrics"].items():  # personal_accuracy_p10
-        whose, what, *end = name.split("_")
-        values[f"{what}/{'_'.join([whose, *end])}"] = value
+    for name, value in event["metrics"].items():  # personal_accuracy_p10, train_personal_accuracy
+        part = prefix("train") if name.startswith(prefix("train")) else ""
+        whose, what, *end = name.removeprefix(part).split("_")
+        values[f"{what}/{part}{'_'.join([whose, *end])}"] = value
     values |= {f"round/{name}": event.get(name) for name in ("seconds", "bytes_up", "bytes_down")}
     values |= {f"round/{name}": len(event[name]) for name in ("clients", "failures")}
     known = {tag: number(value) for tag, value in values.items()}

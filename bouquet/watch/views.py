@@ -44,6 +44,7 @@ def _line(name: str, label: str, run: Run) -> dict[str, Any]:
         "left": run.seconds_left() if run.state() == "running" else None,
         "silent": time.time() - run.seen,
         "measure": run.measure.name,
+        "lower_is_better": run.measure.lower_is_better,
         **{key: number(metrics.get(key)) for key in _columns(run.measure)},
     }
 
@@ -99,7 +100,7 @@ def _curve(events: Sequence[Event]) -> dict[str, list[float | None]]:
     judged = _thin([event for event in events if event["metrics"]])
     curve: dict[str, list[float | None]] = {"round": [event["round"] for event in judged]}
     there = dict.fromkeys(name for event in judged for name in event["metrics"])
-    for name in (name for name in there if name.startswith(("shared_", "personal_"))):
+    for name in (name for name in there if name.startswith(("shared_", "personal_", "train_"))):
         values = [number(event["metrics"].get(name)) for event in judged]
         if any(value is not None for value in values):
             curve[name] = values

@@ -158,7 +158,8 @@ def test_tables_flatten_to_dotted_keys_however_deep() -> None:
 
 def test_what_the_user_does_not_set_has_its_documented_default() -> None:
     defaults = {one.name: one.default for one in all_keys()}
-    assert parse({}).flat() == defaults | {"model.name": DATASETS["digits"].model}
+    chosen = {"model.name": DATASETS["digits"].model, "metric": "accuracy"}
+    assert parse({}).flat() == defaults | chosen
 
 
 def test_local_epochs_take_the_place_of_the_default_local_steps() -> None:
@@ -211,6 +212,7 @@ def values_of(one: Key) -> st.SearchStrategy[object]:
 PARTICULAR = {"local-epochs", "weights", "server-optimizer", "server-lr", "join.clients"}
 PARTICULAR |= {"pipeline", "stage-keys", "lr-schedule", "warmup", "weight-decay"}
 PARTICULAR |= {"decoupled-weight-decay", "amp", "optimizer", "lr-decay-per-step", "statistics"}
+PARTICULAR |= {"metric"}
 any_keys = st.fixed_dictionaries(
     {}, optional={one.name: values_of(one) for one in all_keys() if one.name not in PARTICULAR}
 )

@@ -116,6 +116,20 @@ def brier_score(output, y):
 brier_score.lower_is_better = True
 
 
+def mean_score(output, y):
+    return brier_score(output, y).mean()
+
+
+mean_score.lower_is_better = mean_score.whole = True
+
+
+def listing(output, y):
+    return hits(output, y)
+
+
+listing.whole = True
+
+
 def branching(output, y):
     found = entropy(output, y)
     return found if float(found.detach().sum()) < 1e9 else 2 * found
@@ -334,21 +348,29 @@ def test_a_loss_that_cannot_be_batched_trains_one_by_one(start: Callable[..., Ru
         ({"loss": "./mine.py:centred"}, "must judge every example by itself"),
         ({"loss": "./mine.py:constant"}, "must name a function, not 3"),
         ({"loss": "./mine.py:absent"}, "^loss .* cannot be imported"),
-        ({"loss": "hinge"}, "^loss must be one of 'auto', 'cross-entropy', or .* not 'hinge'"),
+        ({"loss": "hinge"}, "^loss must be one of 'auto', 'cross-entropy', .* not 'hinge'"),
+        (
+            {"loss": "mse"},
+            "^loss must be 'auto', 'cross-entropy' or your own for classes, not 'mse'",
+        ),
         ({"metric": "./mine.py:averaged"}, r"^metric .* shape \(2,\) for 2 of them, not \(\)"),
         ({"metric": "./mine.py:loss"}, "must have a name of its own, .* not 'loss'"),
-        ({"metric": "f1"}, "^metric must be one of 'accuracy', or .* not 'f1'"),
+        ({"metric": "kappa"}, "^metric must be one of 'auto', 'accuracy', .* not 'kappa'"),
+        ({"metric": "r2"}, "^metric must be one of 'accuracy', .* your own for classes, not 'r2'"),
+        ({"metric": "top-10"}, "^metric must not be 'top-10' for 10 classes: all would be right"),
+        ({"metric": "./mine.py:listing"}, "is 'whole' and must give one number for all examples"),
+        ({"evaluate_on": "train"}, "^evaluate-on must be one of 'test', 'test,train', not 'train'"),
         (
             {"loss": "./mine.py:entropy", "scheme": "mocha", "model": {"name": "linear"}},
             "loss must be 'auto' for mocha",
         ),
         (
-            {"metric": "./mine.py:hits", "save_outcomes": True},
-            "save-outcomes must be false .* for accuracy alone",
-        ),
-        (
             {"pipeline": "fedavg:1 local:1", "stage2": {"metric": "./mine.py:hits"}},
             "metric is the same in all stages",
+        ),
+        (
+            {"pipeline": "fedavg:1 local:1", "stage2": {"evaluate_on": "test,train"}},
+            "evaluate-on is the same in all stages",
         ),
     ],
 )
@@ -492,14 +514,17 @@ def test_a_flower_app_follows_only_the_judges_it_brings() -> None:
 
 
 @pytest.mark.usefixtures("mine")
-def test_a_report_compares_by_the_metric_and_says_that_there_is_no_verdict(
+def test_a_report_compares_and_judges_by_the_metric(
     start: Callable[..., Run], tmp_path: Path
 ) -> None:
-    run = start(scheme="local", metric="./mine.py:brier_score", **SMALL)
+    run = start(scheme="local", metric="./mine.py:brier_score", save_outcomes=True, **SMALL)
     files = write_report([run.path], tmp_path / "page.html")
     names = {path.name for path in files}
     assert {"page-brier-score.png", "page-loss.png", "page-change-brier-score.png"} <= names
-    assert "There is no verdict for brier-score" in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert "local, by the brier-score of each example" in page
+    assert "4 helped and 0 hurt" in page
+    assert "Mean decrease in brier-score +" in page
     header, row = (tmp_path / "page-comparison.csv").read_text().splitlines()
     told = dict(zip(header.split(","), row.split(","), strict=True))
     own = run.summary["personal"]["brier-score"]

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
+from scipy.stats import binomtest, permutation_test, wilcoxon
+from scipy.stats import t as student
 
+from bouquet.core.measure import LOSS, Measure
 from bouquet.report.verdict import (
     Floats,
     advise,
@@ -14,6 +16,7 @@ from bouquet.report.verdict import (
     holm,
     mcnemar,
     mean_interval,
+    sign_flip,
     verdict,
 )
 
@@ -84,9 +87,7 @@ def test_made_up_clients_get_the_verdict_they_deserve() -> None:
         compare(a.astype(float), b.astype(float)) for a, b in zip(shared, personal, strict=True)
     ]
     adjusted = holm([pair.p for pair in pairs])
-    said = [
-        verdict(one.better, one.worse, one.p, p) for one, p in zip(pairs, adjusted, strict=True)
-    ]
+    said = [verdict(one.leans, one.p, p) for one, p in zip(pairs, adjusted, strict=True)]
     assert said[:2] == ["helped", "hurt"]
     assert not {"helped", "hurt"} & set(said[2:])
 
@@ -100,10 +101,10 @@ def test_equal_models_are_seldom_told_apart() -> None:
 
 
 def test_no_difference_and_a_difference_by_chance_are_not_called_by_name() -> None:
-    assert verdict(4, 0, mcnemar(4, 0), 1.0) == "no difference shown"
-    assert verdict(9, 1, mcnemar(9, 1), 0.4) == "perhaps helped"
-    assert verdict(1, 9, mcnemar(1, 9), 0.4) == "perhaps hurt"
-    assert verdict(1, 9, mcnemar(1, 9), 0.04) == "hurt"
+    assert verdict(4 - 0, mcnemar(4, 0), 1.0) == "no difference shown"
+    assert verdict(9 - 1, mcnemar(9, 1), 0.4) == "perhaps helped"
+    assert verdict(1 - 9, mcnemar(1, 9), 0.4) == "perhaps hurt"
+    assert verdict(1 - 9, mcnemar(1, 9), 0.04) == "hurt"
 
 
 def told(better: int, worse: int, same: int = 4) -> dict[str, Floats]:
@@ -188,3 +189,108 @@ def test_the_mean_over_clients_has_an_interval_near_students() -> None:
     low, high = mean_interval(values.tolist())
     half = 1.96 * values.std(ddof=1) / 10
     assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.006)
+
+
+# Losses, and other numbers of each example
+
+
+@given(seed=st.integers(0, 10**6), size=st.integers(2, 9))
+def test_flipping_signs_is_scipys_exact_permutation_test(seed: int, size: int) -> None:
+    """All ways to exchange the two models' losses on an example, none of them left to chance."""
+    gaps = np.random.default_rng(seed).standard_t(2, size) + 0.7
+    paired = permutation_test(
+        (gaps, np.zeros(size)),
+        lambda one, other, axis: (one - other).mean(axis=axis),
+        permutation_type="samples",
+        vectorized=True,
+    )
+    # Few examples are few steps of the grid, so none is far from what it was rounded to.
+    assert sign_flip(gaps) == pytest.approx(paired.pvalue, abs=1e-9)
+
+
+def test_flipping_signs_by_hand() -> None:
+    """3, 2 and -1 sum up to 4; of the 8 sums 6, 4 and -4, -6 are as far from 0."""
+    assert sign_flip(np.array([3.0, 2.0, -1.0])) == pytest.approx(4 / 8)
+    assert sign_flip(np.array([3.0, 2.0, 1.0])) == pytest.approx(2 / 8)
+    assert sign_flip(np.array([5.0])) == sign_flip(np.zeros(7)) == sign_flip(np.zeros(0)) == 1.0
+
+
+@given(better=st.integers(0, 40), worse=st.integers(0, 40), size=st.sampled_from([1.0, 0.3, 70.0]))
+def test_with_differences_of_one_size_it_is_mcnemars(better: int, worse: int, size: float) -> None:
+    gaps = np.array([size] * better + [-size] * worse + [0.0] * 5)
+    assert sign_flip(gaps) == pytest.approx(mcnemar(better, worse), rel=1e-9)
+
+
+def test_one_example_that_outweighs_all_others_shows_nothing() -> None:
+    gaps = np.array([1e9] + [1.0] * 30)
+    assert sign_flip(gaps) == 1.0
+
+
+def errors(rng: np.random.Generator, size: int, worse: float) -> tuple[Floats, Floats]:
+    """Two models' squared errors on the same examples, the first's larger by a share."""
+    hard = rng.exponential(size=size)
+    first, second = (hard * rng.normal(size=size) ** 2 for _ in range(2))
+    return first * (1 + worse), second
+
+
+@pytest.mark.parametrize("size", [8, 30, 120])
+def test_models_with_equal_losses_are_seldom_told_apart(size: int) -> None:
+    rng = np.random.default_rng(6)
+    ps = [compare(*errors(rng, size, 0.0), LOSS).p for _ in range(800)]
+    assert 0.025 < np.mean(np.array(ps) <= 0.05) < 0.065
+
+
+def test_a_model_with_lower_losses_is_found_out_and_the_more_so_with_more_examples() -> None:
+    rng = np.random.default_rng(7)
+    found = []
+    for size in (20, 80, 320):
+        pairs = [compare(*errors(rng, size, 1.5), LOSS) for _ in range(100)]
+        assert not any(one.p <= 0.05 and one.leans < 0 for one in pairs)
+        found.append(np.mean([one.p <= 0.05 for one in pairs]))
+    assert found == sorted(found)
+    assert found[0] > 0.2
+    assert found[-1] > 0.99
+
+
+def test_it_is_about_the_mean_not_about_which_sign_is_more_frequent() -> None:
+    """A model a little better nearly always, and much worse at times, has the same mean loss.
+
+    Wilcoxon's signed ranks, which look at the usual example, would call it better.
+    """
+    rng = np.random.default_rng(8)
+    flips, ranks = [], []
+    for _ in range(200):
+        gaps = np.where(rng.random(200) < 0.9, 1.0, -9.0) + 0.01 * rng.normal(size=200)
+        flips.append(sign_flip(gaps) <= 0.05)
+        ranks.append(wilcoxon(gaps).pvalue <= 0.05)
+    assert np.mean(flips) < 0.09
+    assert np.mean(ranks) > 0.9
+
+
+def test_a_decrease_in_loss_helps_and_its_interval_is_students() -> None:
+    shared, personal = np.array([3.0, 2.0, 4.0, 1.0]), np.array([1.0, 2.5, 1.0, 1.0])
+    pair = compare(shared, personal, LOSS)
+    assert (pair.better, pair.worse, pair.change) == (2, 1, 4.5 / 4)
+    assert pair.leans > 0
+    gaps = shared - personal
+    expected = student.interval(0.95, 3, gaps.mean(), gaps.std(ddof=1) / 2)
+    assert (pair.low, pair.high) == pytest.approx(expected)
+    other = compare(shared, personal, Measure("score"))  # of which more is better
+    assert (other.change, other.p) == (-pair.change, pair.p)
+    assert compare(shared[:1], personal[:1], LOSS).high == np.inf
+
+
+def test_advice_by_losses_takes_the_model_that_is_shown_to_lose_less() -> None:
+    losses = {"shared": np.linspace(0.1, 0.8, 8), "personal": np.linspace(1.1, 1.8, 8)}
+    found = advise(losses, "personal", LOSS)
+    assert (found.model, found.sure) == ("shared", True)
+    assert found.p == pytest.approx(2 / 2**8)
+    assert advise(losses, "shared", LOSS).model == "shared"
+
+
+def test_the_default_by_losses_is_what_most_clients_lose_less_by() -> None:
+    """However much one of them loses: their targets may be of any size."""
+    small, large = np.array([0.1, 0.2]), np.array([0.3, 0.4])
+    huge = [1e6 * large]
+    assert default_model([small] * 9 + huge, [large] * 9 + [small], LOSS) == "shared"
+    assert default_model([large] * 9, [small] * 9, LOSS) == "personal"

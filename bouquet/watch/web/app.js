@@ -79,26 +79,39 @@ function runRow(run) {
   const rounds = make("td");
   rounds.append(make("progress", null, { value: run.round, max: Math.max(1, run.rounds),
     "aria-label": `round ${run.round} of ${run.rounds}` }), ` ${run.round} of ${run.rounds}`);
-  const what = run.measure;
+  const what = run.measure, usual = ["accuracy", "loss"].includes(what);
+  const number = (value) => Charts.short(value) + (usual || typeof value !== "number" ? "" : ` ${what}`);
   row.append(first, make("td", run.name), make("td", run.scheme), make("td", run.data), said, rounds,
     make("td", duration(run.left)),
-    make("td", Charts.short(run[`shared_${what}`]), { class: "number" }),
-    make("td", Charts.short(run[`personal_${what}`]), { class: "number" }));
+    make("td", number(run[`shared_${what}`]), { class: "number" }),
+    make("td", number(run[`personal_${what}`]), { class: "number" }));
   return row;
 }
 
 // Curves
 
-// What the chart can show: what the runs are compared by, and the loss, which all have.
+// What the chart can show: what the runs are compared by, the loss, which all have, and the same on
+// training data where a run was told to.
 function chosenMeasure(shown) {
-  const names = [...new Set([...shown.map((run) => run.measure), "loss"])];
+  const measures = [...new Set([...shown.map((run) => run.measure), "loss"])];
+  const learnt = measures.map((name) => `train_${name}`)
+    .filter((name) => shown.some((run) => curveName("shared", name) in state.details.get(run.name).curve));
+  const names = [...measures, ...learnt];
   const before = [...$("measure").options].map((option) => option.value);
   if (shown.length && names.join() !== before.join()) {
     const kept = before.length > 1 ? $("measure").value : ""; // else nobody chose it
-    $("measure").replaceChildren(...names.map((name) => make("option", name, { value: name })));
+    $("measure").replaceChildren(...names.map((name) => make("option", measureTitle(name, shown), { value: name })));
     $("measure").value = names.includes(kept) ? kept : names[0];
   }
   return $("measure").value;
+}
+
+// Of train_r2, the shared model's curve is train_shared_r2.
+const curveName = (whose, what) => (what.startsWith("train_") ? `train_${whose}_${what.slice(6)}` : `${whose}_${what}`);
+
+function measureTitle(what, shown) {
+  const name = what.replace(/^train_/, ""), lower = shown.some((run) => run.measure === name && run.lower_is_better);
+  return name + (lower && name !== "loss" ? " (lower is better)" : "") + (what === name ? "" : " on training data");
 }
 
 function showCurves() {
@@ -108,11 +121,11 @@ function showCurves() {
   for (const run of shown) for (const [round, name] of state.details.get(run.name).stages) marks.set(`${round} ${name}`, [round, name]);
   for (const whose of ["shared", "personal"]) {
     const series = shown.map((run) => {
-      const curve = state.details.get(run.name).curve, name = `${whose}_${what}`;
+      const curve = state.details.get(run.name).curve, name = curveName(whose, what);
       return { label: shown.length > 1 ? title(run) : whose, colour: colourOf(run.name), x: curve.round,
         y: curve[name], bands: [[curve[`${name}_p10`], curve[`${name}_p90`]]] };
     });
-    Charts.lines($(whose), series, [...marks.values()], { title: `${whose} ${what} over rounds`, dots: true });
+    Charts.lines($(whose), series, [...marks.values()], { title: `${whose} ${measureTitle(what, shown)} over rounds`, dots: true });
   }
   legend($("legend"), shown.map((run) => [colourOf(run.name), title(run)]));
 }
@@ -135,7 +148,7 @@ function columns(rows) {
   const there = new Set(rows.flatMap((row) => Object.keys(row)));
   const { name: what } = measureOf();
   const order = ["client", "train_examples", `shared_${what}`, `personal_${what}`, "change"];
-  const own = [...there].filter((name) => !FIXED.includes(name) && !order.includes(name));
+  const own = [...there].filter((name) => !FIXED.includes(name) && !order.includes(name) && !/^train_\w+_loss$/.test(name));
   return [...order, ...own, "trained", "last_seen", "failures"].filter((name) => there.has(name));
 }
 
@@ -225,7 +238,7 @@ function word(name) {
 function showOwn() {
   const rows = clientRows();
   const measured = ["shared", "personal"].map((whose) => `${whose}_${measureOf().name}`);
-  const own = columns(rows).filter((name) => !FIXED.includes(name) && !measured.includes(name));
+  const own = columns(rows).filter((name) => !FIXED.includes(name) && !measured.includes(name) && !name.startsWith("train_"));
   const wanted = ["change", ...own].filter((name) => rows.some((row) => typeof row[name] === "number"));
   const captions = wanted.map((name) => [name, `Clients by ${word(name)}`]);
   for (const [name, canvas] of Object.entries(figures($("own"), Object.fromEntries(captions)))) {

@@ -1,8 +1,8 @@
 """A user's own augmentation: looked up, tried before anything is trained, and applied.
 
-It is a function of a batch's inputs and a ``torch.Generator`` on their device, and gives inputs of
-the same shape and type. Every client has a generator of its own in every round, and what is given
-is the batch without its padding: the result depends on nobody who trains beside it.
+It is a function of a batch's inputs and a ``torch.Generator``, and gives inputs of the same shape
+and type. Every client has a generator of its own in every round, and what is given is the batch
+without its padding, on the CPU: the result depends on no device, nor on who trains beside it.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bouquet.core.errors import BadInput
+from bouquet.core.placement import CPU
 from bouquet.core.seeding import generator
 from bouquet.core.task import Batch
 from bouquet.imports import imported, is_path
@@ -50,7 +51,7 @@ def try_augment(name: str, augment: Augment | None, x: Tensor) -> None:
     if augment is None:
         return
     for some in (x[:1], x[:2]):
-        first, again = (augment(some.clone(), _draws(some, 0)) for _ in range(2))
+        first, again = (augment(some.clone(), _draws(0)) for _ in range(2))
         if not bool(first.isfinite().all()):
             raise BadInput(f"augment {name!r} must give finite inputs, not NaN or infinity.")
         if not torch.equal(first, again):
@@ -76,17 +77,18 @@ def augmented(
     seeds : tuple of int and str
         The seed, the purpose and the round: with the client's id, all that draws depend on.
     """
-    x, real = batches.x.clone(), (batches.weight > 0).sum(dim=2).tolist()
+    x = batches.x.to(CPU, copy=True)
+    real = (batches.weight.to(CPU) > 0).sum(dim=2).tolist()
     for place, client in enumerate(clients):
-        draws = _draws(x, int(generator(*seeds, client, "augment").integers(2**63)))
+        draws = _draws(int(generator(*seeds, client, "augment").integers(2**63)))
         for step, count in enumerate(real[place]):
             if count:
                 x[place, step, :count] = augment(x[place, step, :count].clone(), draws)
-    return batches._replace(x=x)
+    return batches._replace(x=x.to(batches.x.device))
 
 
-def _draws(x: Tensor, seed: int) -> torch.Generator:
-    return torch.Generator(x.device).manual_seed(seed)
+def _draws(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 def _look(value: object) -> str:

@@ -22,8 +22,8 @@ class Device:
     data_path : str
         Its own data; empty for data sets that need none.
     allowed : tuple of str
-        The import paths of schemes, models, data, losses and metrics that its owner lets it load,
-        besides ours.
+        The import paths of schemes, models, data, losses, metrics and augmentations that its owner
+        lets it load, besides ours.
     computes_on : str
         The device its owner lets it compute on, as the key ``device`` names it; empty for any.
     weights : str

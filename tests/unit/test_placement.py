@@ -218,6 +218,15 @@ def test_a_nodes_work_is_done_on_its_device(scheme: str, model: str) -> None:
         assert there[1].diagnostics[name] == pytest.approx(values)
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_moments_falling_steps_and_changed_inputs_are_on_the_device_too(model: str) -> None:
+    keys: dict[str, object] = {"optimizer": "adam", "optimizer-state": "keep", "lr": 0.01}
+    keys |= {"lr-decay-per-step": 0.1, "augment": "tests.zoo:jitter", "data.clients": 2}
+    settings = parse({"scheme": "apfl", "local-steps": 2} | keys | MODELS[model])
+    here, there = worked(settings, CPU), worked(settings, OTHER)
+    torch.testing.assert_close(there[0].mean, here[0].mean)
+
+
 @pytest.mark.parametrize(
     ("keys", "shape"),
     [

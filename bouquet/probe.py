@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from bouquet.core.batches import share_of
 from bouquet.core.chance import Seeded
 from bouquet.core.errors import BadInput
 from bouquet.core.task import Task
@@ -37,8 +38,13 @@ def probed(task: Task, x: Tensor) -> Task:
     return replace(known, whole=known.draws or _mixes(known, weights, x))
 
 
-def refuse_single_examples(model: str, task: Task, data: FederatedData, batch_size: int) -> None:
-    """Say early that a model which takes statistics over a batch cannot do with one example."""
+def refuse_single_examples(
+    model: str, task: Task, data: FederatedData, batch_size: int, looks: float = 0.0
+) -> None:
+    """Say early that a model which takes statistics over a batch cannot do with one example.
+
+    ``looks`` is the share of its data that a client looks through besides.
+    """
     try:
         task.output(task.initial, data.x[:1])
         task.training_output(task.initial, data.x[:1], seed=0)
@@ -49,8 +55,11 @@ def refuse_single_examples(model: str, task: Task, data: FederatedData, batch_si
     for client, split in data.clients.items():
         count = len(split.train)
         size = min(batch_size or count, count)
+        seen = share_of(count, looks or 1.0)
+        seen_size = min(size, seen)
         for what, least in (
             (f"a batch of training examples (batch-size {batch_size})", count % size or size),
+            ("a batch of the part it looks through", seen % seen_size or seen_size),
             ("its test part", len(split.test)),
             ("its validation part", len(split.validation)),
         ):

@@ -199,7 +199,8 @@ def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
             "random or takes statistics over a batch, so its clients train one by one."
         )
     if known.whole:
-        refuse_single_examples(model, known, data, settings.run.batch_size)
+        looks = settings.scheme.looks()
+        refuse_single_examples(model, known, data, settings.run.batch_size, looks)
     return known
 
 

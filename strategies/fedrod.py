@@ -36,7 +36,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bouquet.core.batches import in_one
 from bouquet.core.config import key
 from bouquet.core.errors import BadInput
 from bouquet.core.scheme import Averaging, Model, Work
@@ -61,6 +60,12 @@ class Heads(NamedTuple):
 def topped(w: Tree, phi: Tree) -> Tree:
     """The model whose output layer has the weights ψ + φ."""
     return {**w, **{name: w[name] + value for name, value in phi.items()}}
+
+
+def labels_of(batch: Batch) -> Tensor:
+    """A batch's labels one after the other, of a text those of all positions; padding has none."""
+    padded = (batch.weight == 0).reshape(-1, *[1] * (batch.y.ndim - 1))
+    return batch.y.masked_fill(padded, -1).flatten()
 
 
 @dataclass(frozen=True)
@@ -108,10 +113,9 @@ class FedRoD(Averaging[Personal]):
 
     def prior(self, work: Work) -> Tensor:
         """γ log N_{m,c}, of a class without examples minus infinity."""
-        data = in_one(work.data)
-        real = (data.weight > 0).reshape(*data.weight.shape, *[1] * (data.y.ndim - 2))
-        here = [((data.y == one) & real).sum() for one in range(work.task.classes)]
-        return torch.stack(here).to(data.weight.dtype).pow(self.gamma).log()
+        labels = torch.cat([labels_of(batch) for batch in work.data])
+        counts = torch.stack([(labels == one).sum() for one in range(work.task.classes)])
+        return counts.to(work.data[0].weight.dtype).pow(self.gamma).log()
 
     def local_update(
         self, work: Work, payload: Model, personal: Personal

@@ -114,7 +114,7 @@ def _chance(clients: Sequence[str], steps: int, seeds: tuple[int | str, ...]) ->
 
 def _table(held: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
     """A client's examples by step and place; places a short batch leaves empty are -1."""
-    count = math.ceil(plan.share * held - 1e-9)  # 0.1 * 30 is a little more than 3
+    count = share_of(held, plan.share)
     size = min(plan.batch_size or count, count)
     per_pass = math.ceil(count / size)
     steps = plan.draws(plan.steps or plan.epochs * per_pass)
@@ -125,6 +125,11 @@ def _table(held: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]
     for row in order:
         row[:count] = rng.permutation(held)[:count]
     return order.reshape(-1, size)[:steps]
+
+
+def share_of(held: int, share: float) -> int:
+    """How many examples a share of them is, rounded up."""
+    return math.ceil(share * held - 1e-9)  # 0.1 * 30 is a little more than 3
 
 
 def gather(x: Tensor, y: Tensor, drawn: Draw) -> Batch:

@@ -58,6 +58,7 @@ def configured(examples: dict[str, Path], model: str, **keys: Any) -> Settings:
         "nodes": 2,
         "lr": 0.2,
         "save_predictors": True,
+        "fedala": {"share": 1.0},  # no batch of one example, which batch norm cannot learn from
         "data": {"name": "folder", "path": str(examples[kind]), "test_fraction": 0.4},
         "model": {"name": f"tests.zoo:{model}"},
     }
@@ -210,3 +211,6 @@ def test_batch_statistics_of_one_example_are_refused_with_the_client(
     """Ann trains on 6 examples: batches of 5 leave one over."""
     with pytest.raises(BadInput, match=r"client ann .*batch-size 5.* just one"):
         problem(configured(examples, "BatchNorm", batch_size=5))
+    keys = {"scheme": "fedala", "fedala": {"share": 0.8}}  # Ann's 5 are 4 and 1
+    with pytest.raises(BadInput, match=r"client ann a batch of the part it looks through has just"):
+        problem(configured(examples, "BatchNorm", **keys))

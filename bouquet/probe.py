@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from bouquet.core.batches import share_of
 from bouquet.core.chance import Seeded
 from bouquet.core.errors import BadInput
 from bouquet.core.task import Task
@@ -44,10 +45,13 @@ def probed(task: Task, x: Tensor) -> Task:
     return replace(known, whole=known.draws or known.whole or _mixes(known, weights, x))
 
 
-def paired(model: str, task: Task, data: FederatedData, batch_size: int) -> Task:
+def paired(
+    model: str, task: Task, data: FederatedData, batch_size: int, looks: float = 0.0
+) -> Task:
     """The task with whether its model can learn from one example.
 
     Where it cannot, because it takes statistics over a batch, and has to, that is refused early.
+    ``looks`` is the share of its data that a client looks through besides.
     """
     learns = not _fails(lambda: task.training_output(task.initial, data.x[:1], seed=0))
     judges = not _fails(lambda: task.output(task.initial, data.x[:1]))
@@ -55,6 +59,7 @@ def paired(model: str, task: Task, data: FederatedData, batch_size: int) -> Task
         for what, count, works in (
             (f"batch of training examples (batch-size {batch_size})", batch_size, learns),
             ("training part", len(split.train), learns),
+            ("part it looks through", share_of(len(split.train), looks), learns),
             ("test part", len(split.test), judges),
             ("validation part", len(split.validation), judges),
         ):

@@ -233,7 +233,8 @@ def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
             f"cohort must be 'auto' or 'loop' for model.name {model!r}, not 'vmap': it draws at "
             "random or takes statistics over a batch, so its clients train one by one."
         )
-    return paired(model, known, data, settings.run.batch_size) if known.whole else known
+    looks = settings.scheme.looks()
+    return paired(model, known, data, settings.run.batch_size, looks) if known.whole else known
 
 
 @functools.lru_cache(maxsize=1)

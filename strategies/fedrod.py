@@ -38,6 +38,7 @@ from torch import Tensor
 
 from bouquet.core.config import key
 from bouquet.core.errors import BadInput
+from bouquet.core.measure import CLASSES
 from bouquet.core.scheme import Averaging, Model, Work
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Tree, detach, norm
@@ -62,10 +63,10 @@ def topped(w: Tree, phi: Tree) -> Tree:
     return {**w, **{name: w[name] + value for name, value in phi.items()}}
 
 
-def counted(batch: Batch, classes: int) -> Tensor:
-    """How often each class stands in a batch; of text, at how many positions."""
-    real = (batch.weight > 0).reshape(-1, *[1] * (batch.y.ndim - 1))
-    return torch.stack([((batch.y == one) & real).sum() for one in range(classes)])
+def labels_of(batch: Batch) -> Tensor:
+    """A batch's labels one after the other, of a text those of all positions; padding has none."""
+    padded = (batch.weight == 0).reshape(-1, *[1] * (batch.y.ndim - 1))
+    return batch.y.masked_fill(padded, -1).flatten()
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class FedRoD(Averaging[Personal]):
 
     def init_server(self, task: Task) -> Model:
         """The initial weights, of a model that tells classes apart."""
-        if not task.classes:
+        if not task.classes or task.targets != CLASSES:
             raise BadInput(
                 "scheme must not be 'fedrod' for data without classes, which it could not balance."
             )
@@ -113,8 +114,9 @@ class FedRoD(Averaging[Personal]):
 
     def prior(self, work: Work) -> Tensor:
         """γ log N_{m,c}, of a class without examples minus infinity."""
-        here = torch.stack([counted(batch, work.task.classes) for batch in work.data]).sum(dim=0)
-        return here.to(work.data[0].weight.dtype).pow(self.gamma).log()
+        labels = torch.cat([labels_of(batch) for batch in work.data])
+        counts = torch.stack([(labels == one).sum() for one in range(work.task.classes)])
+        return counts.to(work.data[0].weight.dtype).pow(self.gamma).log()
 
     def local_update(
         self, work: Work, payload: Model, personal: Personal

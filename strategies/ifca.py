@@ -144,7 +144,8 @@ class IFCA(Scheme[Nothing, Clusters, Clusters, Clusters]):
         with torch.no_grad():
             which = self.choice(work, payload)
         w = work.descend(work.task.loss, chosen(payload.models, which), work.batches)
-        share = (torch.arange(self.clusters, device=which.device) == which).to(payload.share.dtype)
+        places = torch.ones_like(payload.share).cumsum(0) - 1
+        share = (places == which).to(payload.share.dtype)
         filled = {name: beside(share, payload.models[name]) * value for name, value in w.items()}
         return Clusters(filled, share), personal
 

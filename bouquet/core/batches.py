@@ -130,7 +130,7 @@ def _chance(clients: Sequence[str], steps: int, seeds: tuple[int | str, ...]) ->
 
 def _table(held: int, plan: Plan, rng: np.random.Generator) -> NDArray[np.int64]:
     """A client's examples by step and place; places a short batch leaves empty are -1."""
-    count = math.ceil(plan.share * held - 1e-9)  # 0.1 * 30 is a little more than 3
+    count = share_of(held, plan.share)
     size = plan.size(count)
     per_pass = plan.per_pass(count)
     steps = plan.draws(plan.local_steps(count))
@@ -155,6 +155,11 @@ def _paired(
         order = rng.permutation(held)[:count]
         rows[:, :size], rows[-1, size] = order[:-1].reshape(-1, size), order[-1]
     return table.reshape(-1, size + 1)[:steps]
+
+
+def share_of(held: int, share: float) -> int:
+    """How many examples a share of them is, rounded up."""
+    return math.ceil(share * held - 1e-9)  # 0.1 * 30 is a little more than 3
 
 
 def gather(x: Tensor, y: Tensor, drawn: Draw) -> Batch:

@@ -62,6 +62,7 @@ def configured(examples: dict[str, Path], model: str, **keys: Any) -> Settings:
         "nodes": 2,
         "lr": 0.2,
         "save_predictors": True,
+        "fedala": {"share": 1.0},  # no batch of one example, which batch norm cannot learn from
         "data": {"name": "folder", "path": str(examples[kind]), "test_fraction": 0.4},
         "model": {"name": f"tests.zoo:{model}"},
     }
@@ -257,6 +258,9 @@ def test_a_client_with_one_example_over_trains_batch_norm(
     settings = configured(examples, "BatchNorm", batch_size=5, scheme="fedavg")
     assert len(problem(settings).data.clients["ann"].train) == 6
     assert finished(settings).summary["failures"] == 0
+    keys = {"scheme": "fedala", "fedala": {"share": 0.1}}  # Ann looks through one
+    with pytest.raises(BadInput, match=r"client ann a part it looks through has just one"):
+        problem(configured(examples, "BatchNorm", **keys))
 
 
 @pytest.mark.parametrize(("model", "refused"), [("Untracked", True), ("BatchNorm", False)])

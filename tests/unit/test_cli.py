@@ -867,7 +867,7 @@ def test_the_catalogue_says_what_schemes_keys_models_and_data_sets_say() -> None
         ("bouquet simul", ["simulate"]),
         ("bouquet simulate --engine ", ["inline", "ray"]),
         ("bouquet simulate -c apfl.alpha-", ["apfl.alpha-lr=", "apfl.alpha-update="]),
-        ("bouquet simulate -c scheme=fedp", ["scheme=fedprox"]),
+        ("bouquet simulate -c scheme=fedpr", ["scheme=fedprox"]),
         ("bouquet simulate -c ", [f"{one.name}=" for one in all_keys()]),
         ("bouquet schemes ", list(SCHEMES)),
         ("bouquet compare local ", list(SCHEMES)),

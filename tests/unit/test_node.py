@@ -36,6 +36,7 @@ KEYS: dict[str, object] = {
     "dtype": "float64",
     "local-steps": 3,
     "batch-size": 8,
+    "fedala.share": 0.1,
 }
 ALL = ["000", "001", "002", "003", "004"]
 WEIGHTS = [5.0, 1.0, 2.0, 3.0, 4.0]

@@ -210,7 +210,7 @@ def values_of(one: Key) -> st.SearchStrategy[object]:
 # These go together or with some schemes only, which has tests of its own.
 PARTICULAR = {"local-epochs", "weights", "server-optimizer", "server-lr", "join.clients"}
 PARTICULAR |= {"pipeline", "stage-keys", "lr-schedule", "warmup", "weight-decay"}
-PARTICULAR |= {"decoupled-weight-decay", "amp"}
+PARTICULAR |= {"decoupled-weight-decay", "amp", "loss", "save-outcomes"}
 any_keys = st.fixed_dictionaries(
     {}, optional={one.name: values_of(one) for one in all_keys() if one.name not in PARTICULAR}
 )

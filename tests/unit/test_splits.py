@@ -38,52 +38,14 @@ Start = Callable[..., Run]
 # As small as they go: ResNet-18 has one size, and few pixels.
 SMALL: dict[str, Any] = {"hidden": 6, "width": 8, "blocks": 2, "heads": 2}
 TOKENS, LENGTH = 7, 5
+LAST = ["lora", "lora-b", "full", "none"]
 SPLITS = {
-    "char-lstm": ["input", "output", "additive-head", "lora", "lora-b", "full", "none"],
-    "cnn": [
-        "input",
-        "output",
-        "adapter",
-        "split-input",
-        "additive-head",
-        "lora",
-        "lora-b",
-        "full",
-        "none",
-    ],
-    "linear": ["input", "output", "additive-head", "lora", "lora-b", "full", "none"],
-    "mlp": [
-        "input",
-        "output",
-        "adapter",
-        "split-input",
-        "additive-head",
-        "lora",
-        "lora-b",
-        "full",
-        "none",
-    ],
-    "resnet18": [
-        "input",
-        "output",
-        "adapter",
-        "split-input",
-        "additive-head",
-        "lora",
-        "lora-b",
-        "full",
-        "none",
-    ],
-    "transformer": [
-        "input",
-        "output",
-        "adapter",
-        "additive-head",
-        "lora",
-        "lora-b",
-        "full",
-        "none",
-    ],
+    "char-lstm": ["input", "output", "additive-head", *LAST],
+    "cnn": ["input", "output", "adapter", "split-input", "additive-head", *LAST],
+    "linear": ["input", "output", "additive-head", *LAST],
+    "mlp": ["input", "output", "adapter", "split-input", "additive-head", *LAST],
+    "resnet18": ["input", "output", "adapter", "split-input", "additive-head", *LAST],
+    "transformer": ["input", "output", "adapter", "additive-head", *LAST],
 }
 every_split = pytest.mark.parametrize(
     ("name", "split"), [(name, split) for name in SPLITS for split in SPLITS[name]]

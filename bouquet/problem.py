@@ -154,8 +154,9 @@ def _problem(
     make: Maker | None,
     device: torch.device,
 ) -> Problem:
-    seed = settings.run.seed
-    data = _data(settings.data, seed, settings.dtype, stamps, only, settings.run.validation)
+    run = settings.run
+    held = (run.validation, run.seed, run.validation_folds, run.validation_fold)
+    data = _data(settings.data, run.seed, settings.dtype, stamps, only, held)
     return posed(settings, data, make, device)
 
 
@@ -206,7 +207,7 @@ def _data(
     dtype: torch.dtype,
     stamps: Stamps,
     only: tuple[str, ...] | None,
-    validation: float,
+    held: tuple[float, int, int, int],
 ) -> FederatedData:
-    data = load(config, seed, dtype, only).holding_out(validation, seed)
+    data = load(config, seed, dtype, only).holding_out(*held)
     return data.preparing(config.scale, config.missing)

@@ -21,6 +21,7 @@ from bouquet.checks import (
     check_local_work,
     check_precision,
     check_schedule,
+    check_validation,
 )
 from bouquet.core.config import (
     MOST_STEPS,
@@ -150,6 +151,18 @@ class RunConfig:
         "share of each client's training examples held out, to choose a model by; 0 = none",
         low=0.0,
         high=0.9,
+    )
+    validation_folds: int = key(
+        0,
+        "cut each client's training examples into so many parts instead, and hold one out; 0 = no",
+        low=0,
+        high=1000,
+    )
+    validation_fold: int = key(0, "which of them, from 0", low=0, high=999)
+    evaluate_on: str = key(
+        "test",
+        "the part of its data that a client's models are judged on",
+        choices=("test", "validation"),
     )
     min_clients: int = key(
         0, "on devices: clients that must be there before the first round; 0 = any", low=0
@@ -354,6 +367,7 @@ def parse(
     check_averaging(run)
     check_decay(run)
     check_judging(run)
+    check_validation(run)
     check_device(run.device)
     check_schedule(run)
     join = read(JoinConfig, values, "join")

@@ -214,7 +214,8 @@ class Node:
     ) -> Tree:
         started = time.perf_counter()
         scheme, task, run = self.settings.scheme, self.problem.work, self.settings.run
-        x, y, real = self._side_by_side([self.problem.data.clients[c].test for c in clients])
+        held = [getattr(self.problem.data.clients[c], run.evaluate_on) for c in clients]
+        x, y, real = self._side_by_side(held)
         work = self._work(round_, clients)
         adapts = scheme.adapts()
         differ = scheme.stateful or adapts > 0 or bool(scheme.payload_rows) or adapt >= 0
@@ -295,7 +296,8 @@ class Node:
         scheme, task, data = self.settings.scheme, self.problem.work, self.problem.data
         shared = scheme.shared(task, payload)
         found: dict[str, Tree] = {client: {} for client in clients}
-        parts = ["test", "validation"] if self.settings.run.validation else ["test"]
+        run = self.settings.run
+        parts = ["test", "validation"] if run.validation or run.validation_folds else ["test"]
         for part in parts:
             held = [getattr(data.clients[client], part) for client in clients]
             x, y, real = self._side_by_side(held)

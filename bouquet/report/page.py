@@ -1,8 +1,6 @@
 """A page about runs: figures, tables and the verdict on every client, in one file."""
 
 import base64
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
@@ -15,6 +13,7 @@ from bouquet.report.figures import Picture, draw_all
 from bouquet.report.outcomes import Verdicts, verdicts
 from bouquet.report.seeds import spread
 from bouquet.storage.files import write_atomically
+from bouquet.storage.runfolder import to_csv
 from bouquet.storage.runs import Run, grouped, labels, number, read_all
 
 Row = dict[str, Any]
@@ -140,16 +139,6 @@ def _client_rows(
         for row in run.clients:
             found.append({"run": name, **row, **verdict_of.get(str(row["client"]), {})})
     return found
-
-
-def to_csv(rows: Sequence[Row]) -> bytes:
-    """A table with every column that some row has."""
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
 
 
 def _html(

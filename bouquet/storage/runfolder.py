@@ -259,12 +259,7 @@ class RunFolder:
 
     def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the table of clients."""
-        columns = list(dict.fromkeys(column for row in rows for column in row))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_atomically(self.path / "clients.csv", text.getvalue().encode())
+        write_atomically(self.path / "clients.csv", to_csv(rows))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write how the run ended."""
@@ -309,6 +304,16 @@ def unused(what: str) -> Path:
 def new_name() -> str:
     """A run's name on devices: like no other, and later runs sort after earlier ones."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """A table with every column that some row has."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
 def to_json(value: object, indent: int | None = None) -> str:

@@ -95,9 +95,7 @@ def check_validation(run: "RunConfig") -> None:
             f"{folds}."
         )
     if fold and fold >= folds:
-        raise BadInput(
-            f"validation-fold must be less than validation-folds, {folds}, not {fold}."
-        )
+        raise BadInput(f"validation-fold must be less than validation-folds, {folds}, not {fold}.")
     if run.evaluate_on == "validation" and not (folds or run.validation):
         raise BadInput(
             "evaluate-on must be 'test' where nothing is held out, not 'validation': set "

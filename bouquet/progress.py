@@ -141,9 +141,9 @@ def overall(runs: int, rounds: int, quiet: bool = False) -> Iterator[Overall]:
         bar = bars.add_task(f"0/{runs} runs", total=rounds, words="")
 
         def show(how_far: Overall, words: str) -> None:
-            said = {"words": words} if words else {}
-            runs_ended = f"{how_far.ended}/{runs} runs"
-            bars.update(bar, completed=how_far.done, description=runs_ended, **said)
+            bars.update(bar, completed=how_far.done, description=f"{how_far.ended}/{runs} runs")
+            if words:
+                bars.update(bar, words=words)
 
         yield Overall(runs, rounds, show)
 

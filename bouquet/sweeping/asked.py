@@ -51,9 +51,7 @@ class Search:
     search: str = key(
         "grid", "try every combination, or draw some at random", choices=("grid", "random")
     )
-    trials: int = key(
-        0, "settings that each scheme tries; 0 = the whole grid", low=0, high=100_000
-    )
+    trials: int = key(0, "settings that each scheme tries; 0 = the whole grid", low=0, high=100_000)
     validation: float = key(
         0.2,
         "share of each client's training examples that settings are compared on",

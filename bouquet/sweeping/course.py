@@ -248,19 +248,7 @@ def _write_choice(asked: Asked, folder: Path, chosen: Mapping[str, Score]) -> No
     }
     told = to_json({"version": 1, "schemes": schemes}, indent=2) + "\n"
     write_atomically(folder / CHOSEN, told.encode())
-    rows = [
-        {
-            "scheme": one.scheme,
-            "setting": one.number,
-            **one.setting,
-            "rounds": one.rounds,
-            f"validation_{one.measure.name}": one.value,
-            "validation_loss": one.loss,
-            "failed": one.failed,
-        }
-        for one in found
-    ]
-    write_atomically(folder / "trials.csv", to_csv(rows))
+    write_atomically(folder / "trials.csv", to_csv([one.row for one in found]))
 
 
 def _said(one: Trial) -> str:
@@ -270,4 +258,5 @@ def _said(one: Trial) -> str:
     summary = read_summary(one.folder / "summary.json")
     what = in_summary(summary)
     value = number(summary.get("personal", {}).get(what.name, {}).get("mean"))
-    return "" if value is None else f"personal {what.name} {short(value)}"
+    part = "validation" if one.values.get("evaluate-on") else "test"
+    return "" if value is None else f"{part} {what.name} {short(value)}"

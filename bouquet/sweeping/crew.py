@@ -1,5 +1,6 @@
 """Workers that train groups of runs side by side: processes on the cores, or on a Ray cluster."""
 
+import functools
 import json
 import os
 import queue
@@ -16,7 +17,6 @@ from bouquet.flower.inline import workers
 from bouquet.jobs import Plan
 from bouquet.sweeping import worker
 from bouquet.sweeping.worker import News
-
 
 # Told each news with its group's place.
 Hear = Callable[[int, News], None]
@@ -40,12 +40,12 @@ class Worker(Protocol):
 
 
 class Alone:
-    """This process, which alone has what the runs need, and does one after the other."""
+    """Nobody but this process, which does one group after the other."""
 
     def run(self, groups: Sequence[Sequence[Plan]], hear: Hear) -> None:
         """See :class:`Crew`."""
         for place, group in enumerate(groups):
-            worker.train(group, lambda news, at=place: hear(at, _granted(news)))
+            worker.train(group, functools.partial(_pass_on, hear, place))
 
 
 class SideBySide:
@@ -80,13 +80,13 @@ class SideBySide:
             elif isinstance(found, BaseException):
                 raise found
             else:
-                hear(found[0], _granted(found[1]))
+                _pass_on(hear, *found)
 
 
-def _granted(news: News) -> News:
+def _pass_on(hear: Hear, place: int, news: News) -> None:
     if news.kind == "refused":
         raise BadInput(news.words)
-    return news
+    hear(place, news)
 
 
 def _work(one: Worker, waiting: Any, heard: Any) -> None:

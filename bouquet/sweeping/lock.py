@@ -35,5 +35,7 @@ def _wait(held: int, folder: Path) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > limit:
-                raise BadInput(f"{folder} is at work in another process; wait, or end it.") from None
+                raise BadInput(
+                    f"{folder} is at work in another process; wait, or end it."
+                ) from None
             time.sleep(0.1)

@@ -8,7 +8,7 @@ from bouquet.core.config import Scalar
 from bouquet.core.errors import BadInput
 from bouquet.core.seeding import generator
 from bouquet.strategies.registry import SCHEMES, find
-from bouquet.sweeping.asked import Asked, Range, Values
+from bouquet.sweeping.asked import Asked, Values
 
 Setting = dict[str, Scalar]
 

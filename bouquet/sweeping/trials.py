@@ -180,6 +180,19 @@ class Score:
         return (not known, value if known else 0.0, loss, self.number)
 
 
+    @property
+    def row(self) -> dict[str, object]:
+        """Its line of a table."""
+        return {
+            "scheme": self.scheme,
+            **self.setting,
+            "rounds": self.rounds,
+            f"validation_{self.measure.name}": self.value,
+            "validation_loss": self.loss,
+            "failed": self.failed,
+        }
+
+
 def scores(asked: Asked, trials: Iterable[Trial], rounds: int = 0) -> list[Score]:
     """The settings' scores after so many rounds; without, after the last that all trials had."""
     groups: dict[tuple[str, int], list[Trial]] = {}

@@ -5,6 +5,7 @@ standard output, a line for each thing that happens. It ends at once when its in
 started it is gone, in whatever way, nobody writes to the folder any more.
 """
 
+import functools
 import json
 import logging
 import os
@@ -13,12 +14,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bouquet import engines, jobs
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.jobs import Plan
+from bouquet.storage.events import Event, Observer
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def train(plans: Sequence[Plan], tell: Callable[[News], None]) -> None:
     """Train a group of runs, and tell of all that happens."""
     for place, plan in enumerate(plans):
         try:
-            _train_one(plan, lambda round_, at=place: tell(News("round", at, round_)))
+            _train_one(plan, functools.partial(_tell_round, tell, place))
         except RunFailed as error:
             tell(News("failed", place, words=str(error)))
         except BadInput as error:
@@ -57,14 +60,13 @@ def train(plans: Sequence[Plan], tell: Callable[[News], None]) -> None:
             tell(News("done", place))
 
 
-def _train_one(plan: Plan, tell: Callable[[int], None]) -> None:
-    from dataclasses import replace
-
-    from bouquet import engines, jobs
-
+def _train_one(plan: Plan, observe: Observer) -> None:
     (ready,) = jobs.prepared([plan], "inline")
-    job = replace(ready.job, observe=lambda event: tell(event["round"]))
-    engines.simulate([job], "inline")
+    engines.simulate([replace(ready.job, observe=observe)], "inline")
+
+
+def _tell_round(tell: Callable[[News], None], place: int, event: Event) -> None:
+    tell(News("round", place, event["round"]))
 
 
 def to_line(plans: Sequence[Plan]) -> str:

@@ -14,6 +14,7 @@ from bouquet.sweeping.results import Results, is_sweep, worded
 from bouquet.sweeping.trials import Score, best
 
 Row = dict[str, Any]
+MOST_TICKS = 10
 
 
 def final_runs(folder: Path) -> Path | None:
@@ -84,6 +85,12 @@ def _sensitivity(results: Results) -> Drawing:
         for place, (name, tried) in enumerate(schemes.items()):
             chosen = results.chosen.get(name, {}).get(key)
             _line(axis, results.axis(key), key, name, tried, chosen, place)
+        values = results.asked.grid[key]
+        if results.axis(key) != "names" and isinstance(values, tuple) and len(values) <= MOST_TICKS:
+            axis.set_xticks(
+                sorted(map(float, values)), [f"{v:g}" for v in sorted(map(float, values))]
+            )
+            axis.minorticks_off()
         axis.set_xlabel(key)
     for row in grid:
         row[0].set_ylabel(f"validation {what}")
@@ -130,4 +137,6 @@ def _line(
         axis.set_xscale("log")
     if chosen in found:
         at = str(chosen) if kind == "names" else chosen
-        axis.plot([at], [found[chosen].value], "*", color=colour, markersize=14, zorder=5)
+        axis.plot(
+            [at], [found[chosen].value], "*", color=colour, markersize=15, mec="white", zorder=5
+        )

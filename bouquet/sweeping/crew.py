@@ -110,7 +110,7 @@ def crew(engine: str, count: int, here: bool, folder: Path, keep: int) -> Iterat
     engine : str
         ``inline`` for processes on this machine, ``ray`` for Ray's.
     count : int
-        How many; 0 for one a core.
+        How many; 0 for one a core. One on this machine is this process itself.
     here : bool
         Whether all is done by this process, which alone has what is needed.
     folder : Path
@@ -119,7 +119,7 @@ def crew(engine: str, count: int, here: bool, folder: Path, keep: int) -> Iterat
         A file that stays open as long as one of them lives.
     """
     with ExitStack() as stack:
-        if here:
+        if here or (count == 1 and engine == "inline"):
             yield Alone()
             return
         members: list[Worker]

@@ -179,7 +179,6 @@ class Score:
         loss = self.loss if math.isfinite(self.loss) else math.inf
         return (not known, value if known else 0.0, loss, self.number)
 
-
     @property
     def row(self) -> dict[str, object]:
         """Its line of a table."""

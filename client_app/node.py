@@ -4,7 +4,7 @@ Nothing here knows about messages; ``bouquet.client_app.main`` translates.
 """
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,12 +93,15 @@ class Node:
         The clients it hosts.
     store : Store
         Their personal state.
+    update : callable
+        Does a chunk's local updates, as :func:`bouquet.core.cohort.update`.
     """
 
     settings: Settings
     problem: Problem
     clients: Collection[str]
     store: Store
+    update: Callable[..., tuple[Any, Any]] = cohort.update
 
     def train(
         self,
@@ -119,7 +122,7 @@ class Node:
             batches = self._batches(chunk, plan, "train", round_)
             personal = self._there(stack(states))
             received = self._received(payload, clients, chunk)
-            upload, personal = cohort.update(
+            upload, personal = self.update(
                 scheme,
                 self._work(round_, chunk),
                 received,

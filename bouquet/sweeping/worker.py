@@ -14,14 +14,15 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bouquet import engines, jobs
+from bouquet import jobs
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.jobs import Plan
-from bouquet.storage.events import Event, Observer
+from bouquet.storage.events import Event
+from bouquet.sweeping import company
 
 
 @dataclass(frozen=True)
@@ -47,22 +48,23 @@ class News:
 
 
 def train(plans: Sequence[Plan], tell: Callable[[News], None]) -> None:
-    """Train a group of runs, and tell of all that happens."""
-    for place, plan in enumerate(plans):
-        try:
-            _train_one(plan, functools.partial(_tell_round, tell, place))
-        except RunFailed as error:
-            tell(News("failed", place, words=str(error)))
-        except BadInput as error:
-            tell(News("refused", place, words=str(error)))
-            return
-        else:
-            tell(News("done", place))
-
-
-def _train_one(plan: Plan, observe: Observer) -> None:
-    (ready,) = jobs.prepared([plan], "inline")
-    engines.simulate([replace(ready.job, observe=observe)], "inline")
+    """Train a group of runs together, and tell of all that happens."""
+    try:
+        ready = jobs.prepared(plans, "inline")
+    except BadInput as error:
+        tell(News("refused", words=str(error)))
+        return
+    observers = [functools.partial(_tell_round, tell, place) for place in range(len(plans))]
+    for place, wrong in enumerate(company.train(ready, observers)):
+        match wrong:
+            case None:
+                tell(News("done", place))
+            case RunFailed():
+                tell(News("failed", place, words=str(wrong)))
+            case BadInput():
+                tell(News("refused", place, words=str(wrong)))
+            case _:
+                raise wrong
 
 
 def _tell_round(tell: Callable[[News], None], place: int, event: Event) -> None:

@@ -3,8 +3,10 @@
 import functools
 import os
 import threading
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -200,6 +202,10 @@ def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
     return known
 
 
+# Data that somebody still uses: runs of several seeds that go side by side share each one's.
+_used: WeakValueDictionary[Hashable, FederatedData] = WeakValueDictionary()
+
+
 @functools.lru_cache(maxsize=1)
 def _data(
     config: DataConfig,
@@ -209,5 +215,14 @@ def _data(
     only: tuple[str, ...] | None,
     held: tuple[float, int, int, int],
 ) -> FederatedData:
-    data = load(config, seed, dtype, only).holding_out(*held)
-    return data.preparing(config.scale, config.missing)
+    key = (config, seed, dtype, stamps, only, held)
+    data = _used.get(key)
+    if data is None:
+        data = load(config, seed, dtype, only).holding_out(*held)
+        _used[key] = data = data.preparing(config.scale, config.missing)
+    return data
+
+
+def forget() -> None:
+    """Let go of what runs that are over had, but for the last data."""
+    _problem.cache_clear()

@@ -17,6 +17,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from bouquet import problem
 from bouquet.client_app.main import answering, forget, prepared
 from bouquet.client_app.node import Node
 from bouquet.client_app.orders import Order
@@ -135,6 +136,7 @@ def train(ready: Sequence[Ready], observers: Sequence[Observer]) -> list[BaseExc
     finally:
         torch.set_num_threads(cores)
     forget()
+    problem.forget()
     return wrong
 
 

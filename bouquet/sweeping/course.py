@@ -19,7 +19,7 @@ from bouquet.storage.runs import number, read_summary
 from bouquet.strategies.registry import find
 from bouquet.sweeping.asked import FILE, Asked, read_file
 from bouquet.sweeping.crew import Crew, crew
-from bouquet.sweeping.grouping import grouped
+from bouquet.sweeping.grouping import align, grouped
 from bouquet.sweeping.lock import LOCK, locked
 from bouquet.sweeping.space import settings_of
 from bouquet.sweeping.trials import Score, Trial, best, finals_of, scores, trials_of
@@ -100,7 +100,7 @@ class Course:
         going = trials_of(self.asked, self.folder)
         stages = rungs(self.asked, self.folder)
         for rounds, then in zip(stages, [*stages[1:], None], strict=True):
-            self._run(going, rounds, light=then is None)
+            self._run(grouped(going, self.asked.how.together), rounds, light=then is None)
             if then is None:
                 break
             staying = _staying(best(scores(self.asked, going, rounds)))
@@ -118,7 +118,8 @@ class Course:
         """Run what was chosen, on all training data, with every seed."""
         numbers = {name: score.number for name, score in chosen.items()}
         finals = finals_of(self.asked, self.folder, numbers)
-        self._run(finals, 0, light=False)
+        # Each by itself: bouquet simulate with the same keys ends with the same bits.
+        self._run([[one] for one in finals], 0, light=False)
         for one in finals:
             if one.failed:
                 raise RunFailed(
@@ -126,13 +127,17 @@ class Course:
                     f"{one.failed}"
                 )
 
-    def _run(self, trials: Sequence[Trial], rounds: int, light: bool) -> None:
-        """Have trials done so many rounds, all of their own where 0."""
-        left = [one for one in trials if not one.done(rounds or one.rounds)]
-        groups = grouped(left, self.asked.how.together)
-        for one in trials:
-            if one not in left:
-                self.progress.skip(one.folder.name, rounds or one.rounds)
+    def _run(self, planned: Sequence[Sequence[Trial]], rounds: int, light: bool) -> None:
+        """Have groups of trials done so many rounds, all of their own where 0."""
+        groups = []
+        for group in planned:
+            left = [one for one in group if not one.done(rounds or one.rounds)]
+            for one in group:
+                if one not in left:
+                    self.progress.skip(one.folder.name, rounds or one.rounds)
+            if left:
+                align(left)
+                groups.append(left)
 
         def hear(group: int, news: News) -> None:
             one = groups[group][news.place]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bouquet.core.errors import BadInput, RunFailed
     from bouquet.core.scheme import Averaging, Model, Round, Scheme, Work
     from bouquet.core.trees import Nothing, Tree
+    from bouquet.sweeps import Sweep, sweep
 
 __all__ = [
     "Averaging",
@@ -26,6 +27,7 @@ __all__ = [
     "RunFailed",
     "Runs",
     "Scheme",
+    "Sweep",
     "Table",
     "Tree",
     "Work",
@@ -33,6 +35,7 @@ __all__ = [
     "key",
     "load",
     "simulate",
+    "sweep",
 ]
 
 # In a checkout and in Flower's bundle these folders stand beside this one; a wheel has them in it.
@@ -47,6 +50,7 @@ _HOMES = {
     "bouquet.core.errors": ("BadInput", "RunFailed"),
     "bouquet.core.scheme": ("Averaging", "Model", "Round", "Scheme", "Work"),
     "bouquet.core.trees": ("Nothing", "Tree"),
+    "bouquet.sweeps": ("Sweep", "sweep"),
 }
 
 

@@ -1,8 +1,6 @@
 """What a program or a notebook uses: simulate, compare, load, and what they return."""
 
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -12,14 +10,12 @@ from torch import nn
 from bouquet import comparison, jobs
 from bouquet.continuing import new_folder
 from bouquet.core.errors import BadInput
-from bouquet.data.memory import write_clients
-from bouquet.imports import offer
 from bouquet.jobs import Plan
-from bouquet.objects import ModelLike, SchemeLike, factory, flat, told_of
+from bouquet.objects import ModelLike, SchemeLike, told_of
+from bouquet.program import held_by, in_memory, resumable, values_of, written
 from bouquet.report.seeds import Result, outcome, over_seeds
 from bouquet.settings import parse
 from bouquet.storage.events import Event
-from bouquet.storage.files import made
 from bouquet.storage.runfolder import unused
 from bouquet.storage.runs import Row, read_clients, read_events, read_summary
 
@@ -148,7 +144,7 @@ class Runs(Sequence[Run]):
 
     def table(self) -> Table:
         """A line a scheme: means over clients, and their standard deviation over seeds."""
-        return Table(COLUMNS, tuple(map(_line, over_seeds([run.summary for run in self.runs]))))
+        return Table(COLUMNS, tuple(map(line_of, over_seeds([run.summary for run in self.runs]))))
 
 
 def simulate(
@@ -194,12 +190,12 @@ def simulate(
     --------
     >>> bouquet.simulate("apfl", rounds=20, clients=20)  # doctest: +SKIP
     """
-    before = _resumable(resume, out, data)
-    values = _values(scheme, data, model, keys, out)
-    if _in_memory(data):
-        values |= _held_by(new_folder(parse(values)).path)
+    before = resumable(resume, out, data)
+    values = values_of(scheme, data, model, keys, out)
+    if in_memory(data):
+        values |= held_by(new_folder(parse(values)).path)
     (ready,) = jobs.prepared([Plan(values, before)], engine)
-    with _written(data, ready.folder):
+    with written(data, ready.folder):
         jobs.simulate([ready], engine, quiet=not progress)
     return Run(ready.folder)
 
@@ -222,17 +218,17 @@ def compare(
     go on with: runs that are not finished, then those that are missing, also of schemes and seeds
     that are new.
     """
-    before = _resumable(resume, out, data)
+    before = resumable(resume, out, data)
     told = [told_of(one) for one in schemes]
-    values = _values("", data, model, keys, out)
-    if _in_memory(data):
-        values |= _held_by(Path(out) if out is not None else unused("compare-folder"))
+    values = values_of("", data, model, keys, out)
+    if in_memory(data):
+        values |= held_by(Path(out) if out is not None else unused("compare-folder"))
     own = {name: value for one in told for name, value in one.items() if name != "scheme"}
     whole = comparison.begun([str(one["scheme"]) for one in told], seeds, own | values, before)
     plans = whole.plans()
     with whole.kept():
         ready = jobs.prepared(plans, engine)
-        with _written(data, whole.folder):
+        with written(data, whole.folder):
             jobs.simulate(ready, engine, quiet=not progress)
     return Runs(tuple(map(Run, whole.runs())), whole.folder)
 
@@ -245,75 +241,8 @@ def load(folder: str | Path) -> Run:
     return Run(path)
 
 
-def _values(
-    scheme: SchemeLike,
-    data: object,
-    model: ModelLike,
-    keys: Mapping[str, Any],
-    out: str | Path | None,
-) -> dict[str, object]:
-    """All that was said, as flat keys."""
-    values = keys_of_program(scheme, keys)
-    if _in_memory(data):
-        values["data.name"] = "folder"
-    elif data:
-        values["data.name"] = offer(data) if callable(data) else data
-    if not isinstance(model, str):
-        values["model.name"] = offer(factory(model))
-    elif model:
-        values["model.name"] = model
-    if out is not None:
-        values["out"] = str(out)
-    return values
-
-
-def keys_of_program(scheme: SchemeLike, keys: Mapping[str, Any]) -> dict[str, object]:
-    """A scheme and keys as a program says them, as the flat keys that ``parse`` takes."""
-    values = flat(keys)
-    if "clients" in values:
-        values["data.clients"] = values.pop("clients")
-    return (told_of(scheme) if scheme else {}) | values
-
-
-def _resumable(resume: str | Path | None, out: str | Path | None, data: object) -> Path | None:
-    """The folder to go on in, which has its data and its place already."""
-    if resume is None:
-        return None
-    if out is not None or _in_memory(data):
-        raise BadInput("resume goes on in a folder with the data it has: leave out and data away.")
-    return Path(resume)
-
-
-def _in_memory(data: object) -> bool:
-    """Whether data are neither a name nor a function, so that a run's folder has to hold them."""
-    return not isinstance(data, str) and not callable(data)
-
-
-def _held_by(folder: Path) -> dict[str, object]:
-    """The keys of data that a program had in memory, and that are in a folder of runs now."""
-    return {"out": str(folder), "data.path": str(folder.absolute() / "data")}
-
-
-@contextmanager
-def _written(data: object, folder: Path) -> Iterator[None]:
-    """Write data that are in memory to a folder; of what never began to run nothing is left."""
-    if not _in_memory(data):
-        yield
-        return
-    place = folder / "data"
-    if place.exists():
-        raise BadInput(f"out: {place} is there already; choose another folder.")
-    with made(folder):
-        try:
-            write_clients(data, place)
-            yield
-        except BaseException:
-            if not any(folder.glob("config.toml")) and not any(folder.glob("*/config.toml")):
-                shutil.rmtree(place, ignore_errors=True)
-            raise
-
-
-def _line(one: Result) -> tuple[str | float, ...]:
+def line_of(one: Result) -> tuple[str | float, ...]:
+    """A scheme's line of a table, in the order of ``COLUMNS``."""
     shared, personal = ((part.mean, part.std or 0.0) for part in (one.shared, one.personal))
     return (one.scheme, one.seeds, *shared, *personal, one.worst.mean)
 

@@ -116,6 +116,25 @@ def check_judging(run: "RunConfig") -> None:
         )
 
 
+def check_validation(run: "RunConfig") -> None:
+    """A share or a fold is held out, and only what is held out can be judged on."""
+    folds, fold = run.validation_folds, run.validation_fold
+    if folds == 1:
+        raise BadInput("validation-folds must be 0 or at least 2, not 1: the rest is trained on.")
+    if folds and run.validation:
+        raise BadInput(
+            f"Set validation or validation-folds, not both: they are {run.validation:g} and "
+            f"{folds}."
+        )
+    if fold and fold >= folds:
+        raise BadInput(f"validation-fold must be less than validation-folds, {folds}, not {fold}.")
+    if run.evaluate_on == "validation" and not (folds or run.validation):
+        raise BadInput(
+            "evaluate-on must be 'test' where nothing is held out, not 'validation': set "
+            "validation or validation-folds."
+        )
+
+
 def check_device(device: str) -> None:
     """A device's name; whether there is one is for the machine to say that computes."""
     if not re.fullmatch(DEVICES, device):

@@ -60,19 +60,16 @@ class Comparison:
         plans = []
         for folder, own in self.runs().items():
             note = f" seed {own['seed']}" if "seed" in own else ""
-            values, changes = (self._known(own, one) for one in (self.values, self.changes))
+            scheme = str(own["scheme"])
+            values, changes = (
+                {**common_to(scheme, self.schemes, one), **own}
+                for one in (self.values, self.changes)
+            )
             if not (folder / "config.toml").exists():
                 plans.append(Plan(values | {"out": str(folder)}, note=note))
             elif not _finished(folder, changes):
                 plans.append(Plan(changes, folder, note))
         return plans
-
-    def _known(self, own: Mapping[str, object], values: Mapping[str, object]) -> dict[str, object]:
-        """A run's keys, without those that other schemes bring from outside."""
-        outside = {find(one).name for one in self.schemes if one not in SCHEMES}
-        foreign = outside - {find(str(own["scheme"])).name}
-        common = {n: v for n, v in values.items() if n.partition(".")[0] not in foreign}
-        return common | dict(own)
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -96,6 +93,18 @@ class Comparison:
                 if not any((run / "config.toml").exists() for run in self.runs()):
                     path.unlink(missing_ok=True)
                 raise
+
+
+def common_to(
+    scheme: str, schemes: Sequence[str], values: Mapping[str, object]
+) -> dict[str, object]:
+    """The keys of several schemes' runs that one of them knows.
+
+    Those that others bring from outside are left out.
+    """
+    outside = {find(one).name for one in schemes if one not in SCHEMES}
+    foreign = outside - {find(scheme).name}
+    return {n: v for n, v in values.items() if n.partition(".")[0] not in foreign}
 
 
 def begun(

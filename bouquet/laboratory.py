@@ -14,7 +14,6 @@ import torch
 from flwr.app import ConfigRecord, Message, MessageType
 from torch import Tensor
 
-from bouquet.api import keys_of_program
 from bouquet.client_app.stores import read_state
 from bouquet.core.batches import Plan, draw, gather, steps
 from bouquet.core.round import Part, Total, row_of, united
@@ -25,6 +24,7 @@ from bouquet.flower import wire
 from bouquet.flower.exchange import exchange
 from bouquet.objects import SchemeLike
 from bouquet.problem import Problem, problem
+from bouquet.program import keys_of_program
 from bouquet.server_app.main import Job
 from bouquet.server_app.membership import message
 from bouquet.settings import Settings, parse

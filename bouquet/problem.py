@@ -3,8 +3,10 @@
 import functools
 import os
 import threading
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -189,8 +191,9 @@ def _problem(
     make: Maker | None,
     device: torch.device,
 ) -> Problem:
-    seed = settings.run.seed
-    data = _data(settings.data, seed, settings.dtype, stamps, only, settings.run.validation)
+    run = settings.run
+    held = (run.validation, run.seed, run.validation_folds, run.validation_fold)
+    data = _data(settings.data, run.seed, settings.dtype, stamps, only, held)
     return posed(settings, data, make, device)
 
 
@@ -237,6 +240,10 @@ def _tried(settings: Settings, task: Task, data: FederatedData) -> Task:
     return paired(model, known, data, settings.run.batch_size, looks) if known.whole else known
 
 
+# Data that somebody still uses: runs of several seeds that go side by side share each one's.
+_used: WeakValueDictionary[Hashable, FederatedData] = WeakValueDictionary()
+
+
 @functools.lru_cache(maxsize=1)
 def _data(
     config: DataConfig,
@@ -244,7 +251,16 @@ def _data(
     dtype: torch.dtype,
     stamps: Stamps,
     only: tuple[str, ...] | None,
-    validation: float,
+    held: tuple[float, int, int, int],
 ) -> FederatedData:
-    data = load(config, seed, dtype, only).holding_out(validation, seed)
-    return data.preparing(config.scale, config.missing)
+    key = (config, seed, dtype, stamps, only, held)
+    data = _used.get(key)
+    if data is None:
+        data = load(config, seed, dtype, only).holding_out(*held)
+        _used[key] = data = data.preparing(config.scale, config.missing)
+    return data
+
+
+def forget() -> None:
+    """Let go of what runs that are over had, but for the last data."""
+    _problem.cache_clear()

@@ -25,6 +25,7 @@ from bouquet.checks import (
     check_precision,
     check_schedule,
     check_statistics,
+    check_validation,
 )
 from bouquet.core.config import (
     MOST_STEPS,
@@ -166,11 +167,6 @@ class RunConfig:
         choices=("none",),
         own=True,
     )
-    evaluate_on: str = key(
-        "test",
-        "what models are judged on: their clients' test examples, or the training examples as well",
-        choices=("test", "test,train"),
-    )
     seed: int = key(0, "of every random choice", low=0)
     dtype: str = key("float32", "of weights and data", choices=tuple(DTYPES))
     device: str = key(
@@ -211,6 +207,19 @@ class RunConfig:
         "share of each client's training examples held out, to choose a model by; 0 = none",
         low=0.0,
         high=0.9,
+    )
+    validation_folds: int = key(
+        0,
+        "cut each client's training examples into so many parts instead, and hold one out; 0 = no",
+        low=0,
+        high=1000,
+    )
+    validation_fold: int = key(0, "which of them, from 0", low=0, high=999)
+    evaluate_on: str = key(
+        "test",
+        "the part of its data that a client's models are judged on: its test examples, these and "
+        "its training examples as well, or what is held out",
+        choices=("test", "test,train", "validation"),
     )
     min_clients: int = key(
         0, "on devices: clients that must be there before the first round; 0 = any", low=0
@@ -461,6 +470,7 @@ def parse(
     check_decay(run)
     check_augment(run)
     check_judging(run)
+    check_validation(run)
     check_device(run.device)
     check_schedule(run)
     join = read(JoinConfig, values, "join")

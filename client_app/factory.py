@@ -142,7 +142,8 @@ class _Parts:
                 examples = {_client_id(context): load(context)}
                 data = in_memory(examples, self.classes, seed, dtype, self.predicted)
         data = data if only is None else data.restricted(only)
-        data = data.holding_out(settings.run.validation, seed)
+        run = settings.run
+        data = data.holding_out(run.validation, seed, run.validation_folds, run.validation_fold)
         return posed(settings, data, self.make, where)
 
     def _refuse_strangers(self, message: Message) -> None:

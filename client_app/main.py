@@ -88,7 +88,7 @@ def forget() -> None:
     cohort.forget()
 
 
-def _prepared(message: Message, context: Context) -> tuple[Order, Node]:
+def prepared(message: Message, context: Context) -> tuple[Order, Node]:
     """What is asked of one of our nodes, whose model and data the run's settings name."""
     own = device(context.node_config)
     order = read_order(message, own)
@@ -229,4 +229,4 @@ def _recorded(reply: Message, order: Order, context: Context, kind: str) -> Mess
     return reply
 
 
-app = answering(_prepared, ClientApp())
+app = answering(prepared, ClientApp())

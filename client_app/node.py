@@ -5,7 +5,7 @@ Nothing here knows about messages; ``bouquet.client_app.main`` translates.
 
 import json
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,8 @@ class Node:
         Their personal state.
     first : int
         The first round of the stage.
+    update : callable
+        Does a chunk's local updates, as :func:`bouquet.core.cohort.update`.
     """
 
     settings: Settings
@@ -105,6 +107,7 @@ class Node:
     clients: Collection[str]
     store: Store
     first: int = 1
+    update: Callable[..., tuple[Any, Any]] = cohort.update
 
     def train(
         self,
@@ -125,7 +128,7 @@ class Node:
             batches = self._batches(chunk, plan, "train", round_)
             personal = self._there(stack(states))
             received = self._received(payload, clients, chunk)
-            upload, personal = cohort.update(
+            upload, personal = self.update(
                 scheme,
                 self._work(round_, chunk),
                 received,
@@ -332,7 +335,8 @@ class Node:
         scheme, task, data = self.settings.scheme, self.problem.work, self.problem.data
         shared = scheme.shared(task, payload)
         found: dict[str, Tree] = {client: {} for client in clients}
-        parts = ["test", "validation"] if self.settings.run.validation else ["test"]
+        run = self.settings.run
+        parts = ["test", "validation"] if run.validation or run.validation_folds else ["test"]
         for part in parts:
             held = self._held(clients, part)
             x, y, real = self._side_by_side(held)

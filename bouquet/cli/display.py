@@ -1,7 +1,7 @@
 """What a person sees: progress while a run goes on, tables when it is over."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from rich.table import Table
 from bouquet.core.measure import CLASSES, VALUES, in_summary
 from bouquet.report.seeds import Result, Spread, outcome, over_seeds
 from bouquet.storage.events import short
-from bouquet.storage.runs import number
+from bouquet.storage.runs import number, read_summary
 
 if TYPE_CHECKING:  # torch takes seconds to import
     from bouquet.api import Run
@@ -186,17 +186,51 @@ def show_seeds(runs: "Sequence[Run]", folder: Path) -> None:
     out.print(f"{len(runs)} runs: {folder}", highlight=False, soft_wrap=True)
 
 
-def seeds_table(what: str, schemes: Sequence[Result]) -> Table:
-    """One line a scheme: means and standard deviations over its runs."""
+def show_sweep(folder: Path) -> None:
+    """Print what was chosen for each scheme, how it does on test data, and where all is."""
+    from bouquet.sweeping.results import Results, worded
+    from bouquet.sweeping.space import drawn_from
+
+    found = Results(folder)
+    summaries = [read_summary(one / "summary.json") for one in found.finals]
+    chosen = {name: worded(one) for name, one in found.chosen.items()}
+    out.print(seeds_table(in_summary(summaries[0]).name, over_seeds(summaries), chosen))
+    out.print(
+        "[dim]Chosen on validation data; means over the seeds ± standard deviations. " + EXPLAINED
+    )
+    for name, size in drawn_from(found.asked).items():
+        tried = found.choice[name]["tried"]
+        words = f"{name}: {tried} settings were drawn of the {size} of its grid."
+        out.print(words, highlight=False, soft_wrap=True)
+    words = f"bouquet report {folder} draws how much the choice matters."
+    out.print(words, highlight=False, soft_wrap=True)
+
+
+def told_of_sweep(folder: Path) -> dict[str, Any]:
+    """What was chosen, the runs of it, and where all is, for programs."""
+    from bouquet.sweeping.results import Results
+
+    found = Results(folder)
+    runs = [read_summary(one / "summary.json") | {"folder": str(one)} for one in found.finals]
+    return {"folder": str(folder), "chosen": found.choice, "runs": runs}
+
+
+def seeds_table(
+    what: str, schemes: Sequence[Result], chosen: Mapping[str, str] | None = None
+) -> Table:
+    """One line a scheme: means and standard deviations over its runs, and what was chosen."""
     table = Table(header_style="bold")
     table.add_column("scheme", no_wrap=True)
+    if chosen is not None:
+        table.add_column("chosen")
     headings = (f"shared {what}", f"personal {what}", "worst client", "helped", "hurt")
     for heading in headings:
         table.add_column(heading, justify="right")
     for one in schemes:
         measures = map(_with_spread, (one.shared, one.personal, one.worst))
         counts = (f"{count.mean:.1f}" for count in (one.helped, one.hurt))
-        table.add_row(one.scheme, *measures, *counts)
+        own = [] if chosen is None else [chosen[one.scheme]]
+        table.add_row(one.scheme, *own, *measures, *counts)
     return table
 
 

@@ -25,6 +25,7 @@ app = typer.Typer(
 for command in (
     runs.simulate,
     runs.compare,
+    runs.sweep,
     pages.report,
     pages.dashboard,
     runs.deploy,

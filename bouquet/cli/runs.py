@@ -1,4 +1,4 @@
-"""Commands that train: simulate, compare, deploy."""
+"""Commands that train: simulate, compare, sweep, deploy."""
 
 import logging
 import os
@@ -139,6 +139,79 @@ def compare(
         show_seeds(runs, whole.folder)
     else:
         show(runs)
+
+
+def sweep(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="What to search, and how; docs/sweeps.md.", metavar="FILE.toml"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The sweep's folder, instead of the file's `out`; if it holds the same sweep, "
+            "that goes on.",
+            metavar="DIR",
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the sweep in this folder.", metavar="DIR")
+    ] = None,
+    engine: Annotated[
+        Engine, typer.Option(help="inline: workers on this machine; ray: a Ray cluster's.")
+    ] = Engine.inline,
+    workers: Annotated[
+        int, typer.Option(help="Trials that run side by side; 0 = one a core.", min=0)
+    ] = 0,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for good keys of several schemes, then compare the schemes with them.
+
+    Settings are compared on the clients' validation data; the best of each scheme
+    is trained on all training data with every seed, and judged on test data. What
+    is done stays done: after a stop or a crash the same command goes on.
+
+    [bold]Examples[/bold]
+
+      bouquet sweep examples/sweep.toml
+
+      bouquet sweep examples/sweep.toml --out runs/search --workers 8
+
+      bouquet sweep --resume runs/search
+
+      bouquet report runs/search
+    """
+    from bouquet.cli.display import show_json, show_sweep, told_of_sweep
+    from bouquet.core.errors import BadInput
+    from bouquet.data import DataConfig
+    from bouquet.imports import called
+    from bouquet.sweeping import course
+    from bouquet.sweeping.asked import read_file
+
+    if (file is None) == (resume is None):
+        raise BadInput("sweep takes a file, or --resume and the folder of a sweep.")
+    if resume is not None and out is not None:
+        raise BadInput("--resume goes on in the sweep's own folder; it does not go with --out.")
+    if file is None:
+        assert resume is not None
+        asked, folder = course.resumed(resume), resume
+    else:
+        asked, named = read_file(file)
+        data = called(str(asked.keys.get("data.name") or DataConfig().name))
+        folder = course.folder_of(asked, str(out or named), data)
+    _quiet_flower()
+    try:
+        course.run(asked, folder, engine=engine.value, count=workers, quiet=quiet)
+    except KeyboardInterrupt:
+        again = "sweep" if engine is Engine.inline else f"sweep --engine {engine}"
+        raise Interrupted(again, folder, begun=(folder / "sweep.toml").exists()) from None
+    if as_json:
+        show_json(told_of_sweep(folder))
+    elif quiet:
+        print(folder)
+    else:
+        show_sweep(folder)
 
 
 def deploy(

@@ -99,15 +99,22 @@ def chunks(
     recorded : bool
         Whether steps are.
     """
-    on_gpu = any(value.device.type != "cpu" for value in task.initial.values())
-    times = GPU_TIMES if on_gpu else 1
-    room = CHUNK_WEIGHTS_RECORDED if recorded else CHUNK_WEIGHTS
-    by_weights = times * room // max(1, size_in_bytes(task.whole_model))
-    by_examples = times * CHUNK_EXAMPLES // max(1, example_bytes)
-    limit = most or max(1, min(by_weights, by_examples))
+    by_examples = _times(task) * CHUNK_EXAMPLES // max(1, example_bytes)
+    limit = most or max(1, min(most_rows(task, recorded), by_examples))
     count = -(-len(clients) // limit)
     bounds = [len(clients) * place // max(1, count) for place in range(count + 1)]
     return [list(clients[a:b]) for a, b in pairwise(bounds)]
+
+
+def most_rows(task: Task, recorded: bool) -> int:
+    """How many models of a task fit into a chunk."""
+    room = CHUNK_WEIGHTS_RECORDED if recorded else CHUNK_WEIGHTS
+    return _times(task) * room // max(1, size_in_bytes(task.whole_model))
+
+
+def _times(task: Task) -> int:
+    on_gpu = any(value.device.type != "cpu" for value in task.initial.values())
+    return GPU_TIMES if on_gpu else 1
 
 
 def choice(scheme: AnyScheme, task: Task, asked: str) -> str:
@@ -203,7 +210,7 @@ def _together(
     """Do one client's work for all of a chunk."""
     by_client = {name: getattr(payload, name) for name in scheme.payload_rows}
     chosen = choice(scheme, work.task, how)
-    work = replace(work, sgd=replace(work.sgd, recorded=_recorded(work, batches, chosen)))
+    work = replace(work, sgd=replace(work.sgd, recorded=recorded(work, batches, chosen)))
 
     def one_of_many(
         own: Batch, mine: dict[str, Any], state: Any, seen: tuple[Batch, ...]
@@ -236,7 +243,8 @@ def _together(
     return stack([first for first, _ in results]), stack([second for _, second in results])
 
 
-def _recorded(work: Work, batches: Batch, chosen: str) -> str:
+def recorded(work: Work, batches: Batch, chosen: str) -> str:
+    """How a chunk's steps are recorded; empty for not at all."""
     _, drawn, examples = batches.weight.shape
     if chosen == "compiled":
         return chosen

@@ -58,8 +58,11 @@ LOSS = Measure("loss", lower_is_better=True)
 
 
 def prefix(part: str) -> str:
-    """What comes before the names of numbers about some of a client's examples."""
-    return "" if part == "test" else f"{part}_"
+    """What comes before the names of numbers about some of a client's examples.
+
+    Nothing for those its models are judged on, which are its test examples or what it held out.
+    """
+    return "train_" if part == "train" else ""
 
 
 def counts(name: str, value: float) -> bool:

@@ -211,27 +211,39 @@ class FederatedData:
         values = value_warning(self.y) if self.targets == VALUES else ""
         return " ".join(filter(None, (size_warning(self.x, scale), values)))
 
-    def holding_out(self, fraction: float, seed: int) -> "FederatedData":
+    def holding_out(
+        self, fraction: float, seed: int, folds: int = 0, fold: int = 0
+    ) -> "FederatedData":
         """The same data with a validation part taken from each client's training part.
 
-        What a client holds out depends on the seed, its id and its own examples alone.
+        What a client holds out depends on the seed, its id and its own examples alone: a
+        fraction, or one of so many ``folds`` of nearly equal size that have none in common.
         """
-        if not fraction:
+        if not fraction and not folds:
             return self
         clients = {}
         for client, split in self.clients.items():
             size = len(split.train)
+            if folds > size:
+                raise BadInput(
+                    f"validation-folds must be at most {size}, the training examples of client "
+                    f"{client}, not {folds}."
+                )
             if size < 2:
                 raise BadInput(
                     f"validation must be 0: client {client} has {size} training example, and "
                     "holding one out would leave none."
                 )
-            held = min(size - 1, max(1, round(size * fraction)))
             order = torch.from_numpy(generator(seed, "validation", client).permutation(size))
+            if folds:
+                first, last = size * fold // folds, size * (fold + 1) // folds
+            else:
+                first, last = 0, min(size - 1, max(1, round(size * fraction)))
+            rest = torch.cat([order[:first], order[last:]])
             clients[client] = replace(
                 split,
-                train=split.train[order[held:].sort().values],
-                validation=split.train[order[:held].sort().values],
+                train=split.train[rest.sort().values],
+                validation=split.train[order[first:last].sort().values],
             )
         return replace(self, clients=clients)
 

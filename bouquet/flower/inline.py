@@ -93,10 +93,13 @@ class InlineGrid(Grid):
         for message in messages:
             one = next(self._ids)
             give_id(message, one)
-            self._replies[one] = self._pool.submit(self._answer, message)
+            self._replies[one] = self._asked(message)
             self._replies[one].add_done_callback(lambda _: ARRIVED.set())
             ids.append(one)
         return ids
+
+    def _asked(self, message: Message) -> Future[Message]:
+        return self._pool.submit(self._answer, message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Replies that have arrived."""

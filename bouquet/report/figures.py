@@ -1,7 +1,7 @@
 """The pictures of a report."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from textwrap import fill
 from typing import Any
@@ -36,7 +36,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class _Drawing:
+class Drawing:
     """A figure that is not saved yet."""
 
     figure: Any
@@ -47,18 +47,23 @@ class _Drawing:
 
 def draw_all(groups: Sequence[Group]) -> list[Picture]:
     """The figures that the runs have the numbers for; seeds of a configuration are one."""
+    return drawn(lambda: _draw_all(groups))
+
+
+def drawn(draw: Callable[[], Sequence[Drawing]]) -> list[Picture]:
+    """Figures in all formats: they are drawn twice, for pages that are light and dark."""
     from matplotlib import rc_context
 
     pictures = []
-    for one in _draw_all(groups):
+    for one in draw():
         png, svg = _saved(one.figure, "png"), _saved(one.figure, "svg")
         pictures.append(Picture(one.name, one.title, one.words, png, svg, b""))
     with rc_context(DARK):
-        dark = [_saved(one.figure, "svg") for one in _draw_all(groups)]
+        dark = [_saved(one.figure, "svg") for one in draw()]
     return [replace(one, dark=again) for one, again in zip(pictures, dark, strict=True)]
 
 
-def _draw_all(groups: Sequence[Group]) -> list[_Drawing]:
+def _draw_all(groups: Sequence[Group]) -> list[Drawing]:
     groups = [replace(group, name=_named(group)) for group in groups]
     runs = [run for group in groups for run in group.runs]
     drawings = []
@@ -96,9 +101,9 @@ def changes(run: Run) -> list[tuple[float, float]]:
     return found
 
 
-def _curves(groups: Sequence[Group], measure: Measure, part: str) -> _Drawing:
+def _curves(groups: Sequence[Group], measure: Measure, part: str) -> Drawing:
     what = measure.name
-    figure = _figure(11, 4.2)
+    figure = canvas(11, 4.2)
     axes = figure.subplots(1, 2, sharey=True)
     for axis, whose in zip(axes, ("shared", "personal"), strict=True):
         for place, group in enumerate(groups):
@@ -139,8 +144,8 @@ def _curves(groups: Sequence[Group], measure: Measure, part: str) -> _Drawing:
         "after the round."
     )
     if part == "test":
-        return _Drawing(figure, what, what.capitalize(), words)
-    return _Drawing(figure, f"{part}-{what}", f"{what.capitalize()} on training data", words)
+        return Drawing(figure, what, what.capitalize(), words)
+    return Drawing(figure, f"{part}-{what}", f"{what.capitalize()} on training data", words)
 
 
 @dataclass(frozen=True)
@@ -181,8 +186,8 @@ def _end(metrics: dict[str, Any], measure: str, end: str) -> float:
     return float(metrics[measure]) if found is None else found
 
 
-def _violins(measured: Sequence[Group], measure: Measure) -> _Drawing:
-    figure = _figure(11, 1.8 + 0.75 * len(measured))
+def _violins(measured: Sequence[Group], measure: Measure) -> Drawing:
+    figure = canvas(11, 1.8 + 0.75 * len(measured))
     axis = figure.subplots()
     for place, group in enumerate(measured):
         rows = [row for run in group.runs for row in run.clients]
@@ -200,7 +205,7 @@ def _violins(measured: Sequence[Group], measure: Measure) -> _Drawing:
     words = f"How the clients' {many} are spread; a dot is a client, the line their median."
     if any(len(group.runs) > 1 for group in measured):
         words += " Clients of several seeds are together, so there are as many dots of each."
-    return _Drawing(figure, _file("spread", measure), "Clients", words)
+    return Drawing(figure, _file("spread", measure), "Clients", words)
 
 
 def _violin(axis: Any, values: Sequence[float], height: float, colour: str) -> None:
@@ -216,10 +221,10 @@ def _violin(axis: Any, values: Sequence[float], height: float, colour: str) -> N
     axis.vlines(middle, height - 0.16, height + 0.16, color=colour, linewidth=2)
 
 
-def _scatter(measured: Sequence[Group], measure: Measure) -> _Drawing:
+def _scatter(measured: Sequence[Group], measure: Measure) -> Drawing:
     columns = min(3, len(measured))
     rows = -(-len(measured) // columns)
-    figure = _figure(11, 0.8 + 3 * rows)
+    figure = canvas(11, 0.8 + 3 * rows)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axis in grid.flat[len(measured) :]:
         axis.set_visible(False)
@@ -241,14 +246,15 @@ def _scatter(measured: Sequence[Group], measure: Measure) -> _Drawing:
         f"Every client's change in {measure.name} from the shared to its own model, against how "
         f"many examples it trains on. Points alone say nothing of chance: the verdict below does."
     )
-    return _Drawing(figure, _file("change", measure), "Helped and hurt", words)
+    return Drawing(figure, _file("change", measure), "Helped and hurt", words)
 
 
 def _file(name: str, measure: Measure) -> str:
     return name if measure == ACCURATE else f"{name}-{measure.name}"
 
 
-def _figure(width: float, height: float) -> Any:
+def canvas(width: float, height: float) -> Any:
+    """A figure of so many inches."""
     from matplotlib.figure import Figure
 
     # A Figure by itself knows no windows, so this works where there is no screen.

@@ -1,8 +1,6 @@
 """A page about runs: figures, tables and the verdict on every client, in one file."""
 
 import base64
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
@@ -14,8 +12,11 @@ from bouquet.core.measure import ACCURATE, LOSS
 from bouquet.report.figures import Picture, draw_all
 from bouquet.report.outcomes import Verdicts, verdicts
 from bouquet.report.seeds import spread
+from bouquet.report.sweep import chosen_rows, final_runs, method, sensitivity
 from bouquet.storage.files import write_atomically
+from bouquet.storage.runfolder import to_csv
 from bouquet.storage.runs import Run, grouped, labels, number, read_all
+from bouquet.sweeping.results import Results, is_sweep
 
 Row = dict[str, Any]
 
@@ -45,15 +46,19 @@ def write_report(folders: Sequence[Path], page: Path) -> list[Path]:
     """Write the page, and beside it its figures and tables; returns all that was written."""
     if page.suffix.lower() != ".html":
         raise BadInput(f"--out takes a file that ends in .html, not {str(page)!r}.")
-    runs = [run for run in read_all(folders) if run.events]
-    if not runs:
+    sweeps = [Results(one) for one in folders if is_sweep(one)]
+    places = [place for one in folders if (place := final_runs(one))]
+    runs = [run for run in read_all(places) if run.events]
+    if not runs and not sweeps:
         raise BadInput(f"{folders[0]} holds no run with a finished round.")
     names = _names(runs)
     groups = [replace(one, name=_short(one.name, runs)) for one in grouped(runs)]
-    pictures = draw_all(groups)
+    searched = [picture for one in sweeps for picture in sensitivity(one)]
+    pictures = searched + (draw_all(groups) if runs else [])
     compared = comparison(runs)
     judged = [one for one in (verdicts(run, runs) for run in runs) if one]
     tables = {"comparison": compared, "clients": _client_rows(runs, names, judged)}
+    tables |= {"trials": [score.row for one in sweeps for score in one.scores]} if sweeps else {}
     files = {
         page.with_name(f"{page.stem}-{one.name}.{kind}"): getattr(one, kind)
         for one in pictures
@@ -62,7 +67,8 @@ def write_report(folders: Sequence[Path], page: Path) -> list[Path]:
     files |= {
         page.with_name(f"{page.stem}-{name}.csv"): to_csv(rows) for name, rows in tables.items()
     }
-    files[page] = _html(runs, names, pictures, compared, judged).encode()
+    found = [_chosen(one) for one in sweeps]
+    files[page] = _html(runs, names, pictures, compared, judged, found).encode()
     try:
         page.absolute().parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -148,28 +154,19 @@ def _client_rows(
     return found
 
 
-def to_csv(rows: Sequence[Row]) -> bytes:
-    """A table with every column that some row has."""
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
-
-
 def _html(
     runs: Sequence[Run],
     names: Sequence[str],
     pictures: Sequence[Picture],
     compared: Sequence[Row],
     judged: Sequence[Verdicts],
+    found: Sequence[str],
 ) -> str:
     title = f"Report on {len(runs)} run{'s' * (len(runs) != 1)}"
     name_of = {run.path: name for run, name in zip(runs, names, strict=True)}
     others = sorted({run.measure.name for run in runs} - {ACCURATE.name, LOSS.name})
     better = "does better, worse by the metric" if others else "is more, less accurate"
-    body = [f"<h1>{title}</h1>", "<h2>Comparison</h2>", _comparison_table(compared)]
+    body = [f"<h1>{title}</h1>", *found, "<h2>Comparison</h2>", _comparison_table(compared)]
     body.append(
         '<p class="soft">Mean ± standard deviation over the seeds of a configuration, of means '
         "over clients, each on its own test data. Worst: the client whose personal model does "
@@ -240,6 +237,14 @@ def _comparison_table(rows: Sequence[Row]) -> str:
             line.append(said if std is None else f"{said} ± {std:.2g}")
         cells.append(line)
     return _table([column.replace("_", " ") for column in columns], cells)
+
+
+def _chosen(results: Results) -> str:
+    """What a sweep chose, and how."""
+    rows = chosen_rows(results)
+    cells = [[_said(cell) for cell in row.values()] for row in rows]
+    table = _table(list(rows[0]), cells) if rows else "<p>Nothing is chosen yet.</p>"
+    return f'<h2>Chosen settings</h2>{table}<p class="soft">{escape(method(results))}</p>'
 
 
 def _verdict(judged: Verdicts, name: str) -> str:

@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -260,13 +260,9 @@ class RunFolder:
 
     def write_clients(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write the table of clients; a metric that is not defined for one is an empty cell."""
-        columns = list(dict.fromkeys(column for row in rows for column in row))
         told = [{k: v for k, v in row.items() if not _undefined(k, v)} for row in rows]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(told)
-        write_atomically(self.path / "clients.csv", text.getvalue().encode())
+        columns = dict.fromkeys(column for row in rows for column in row)
+        write_atomically(self.path / "clients.csv", to_csv(told, columns))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write how the run ended."""
@@ -315,6 +311,16 @@ def unused(what: str) -> Path:
 def new_name() -> str:
     """A run's name on devices: like no other, and later runs sort after earlier ones."""
     return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] = ()) -> bytes:
+    """A table with some columns; without, with every one that some row has."""
+    columns = list(columns) or list(dict.fromkeys(column for row in rows for column in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
 def to_json(value: object, indent: int | None = None) -> str:

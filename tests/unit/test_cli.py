@@ -541,6 +541,7 @@ def test_ctrl_c_before_the_first_round_leaves_nothing_to_go_on_with(
     [
         "simulate",
         "compare",
+        "sweep",
         "deploy",
         "superlink",
         "node",

@@ -42,6 +42,7 @@ def test_the_guide_to_the_api_runs_as_it_stands(tmp_path: Path) -> None:
     assert "Run('apfl', shared 0." in said
     assert re.search(r"^apfl +2 ", said, re.M)
     assert "Linear(in_features=8, out_features=2" in said
+    assert re.search(r"^apfl +lr=0\.\d+ +2 ", said, re.M)
 
 
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path) -> None:

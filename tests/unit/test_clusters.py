@@ -21,16 +21,9 @@ from bouquet.strategies.ifca import IFCA, Clusters
 from bouquet.strategies.mr_mtl import MRMTL
 from tests.conftest import Array, Quadratics, Run, make_quadratics
 from tests.unit.algebra import EXACT, clients, descended, number, scalar_work, vector_task
+from tests.unit.test_heads import KEYS
 
 Start = Callable[..., Run]
-KEYS: dict[str, Any] = {
-    "rounds": 2,
-    "local_steps": 3,
-    "batch_size": 8,
-    "save_predictors": True,
-    "data": {"clients": 4, "partition": "dirichlet"},
-    "model": {"hidden": 8},
-}
 
 
 def scalar(curvature: float, optimum: float, lr: float = 0.1) -> Work:

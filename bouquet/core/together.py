@@ -40,6 +40,7 @@ class Asked(NamedTuple):
     personal: Any
     batches: Batch
     how: str
+    data: tuple[Batch, ...] = ()
 
 
 def update(asked: Sequence[Asked]) -> list[tuple[Any, Any]]:
@@ -68,6 +69,8 @@ def _check(asked: Sequence[Asked]) -> None:
             raise NotAlike("clients do not train as one computation")
         if task.kind is None or task.kind != first.work.task.kind:
             raise NotAlike("models differ")
+        if task.fixed_name != first.work.task.fixed_name:
+            raise NotAlike("what is fixed of their models differs")
         plain = replace(sgd, lr=0.0, clip_all=False, gradient=slope, recorded="")
         if plain != Sgd(0.0):
             raise NotAlike("steps are not plain ones")
@@ -98,6 +101,7 @@ def _update(asked: Sequence[Asked], numbers: Mapping[Path, list[float]]) -> list
     counts = [len(one.batches.active) for one in asked]
     whose = torch.repeat_interleave(torch.tensor(counts))
     batches = _beside([one.batches for one in asked])
+    data = tuple(_beside(parts) for parts in zip(*(one.data for one in asked), strict=True))
     dtype = batches.weight.dtype
     columns = {path: torch.tensor(column, dtype=dtype)[whose] for path, column in numbers.items()}
     starts = [one.work.task.initial for one in asked]
@@ -110,18 +114,31 @@ def _update(asked: Sequence[Asked], numbers: Mapping[Path, list[float]]) -> list
     recorded = cohort.recorded(first.work, batches, "vmap")
 
     def one_of_many(
-        own: Batch, payload: Any, personal: Any, told: Mapping[Path, Tensor], start: Tree
+        own: Batch,
+        seen: tuple[Batch, ...],
+        payload: Any,
+        personal: Any,
+        told: Mapping[Path, Tensor],
+        start: Tree,
     ) -> tuple[Any, Any]:
         scheme, lr, luck = with_numbers((first.scheme, first.work.sgd.lr, first.work.luck), told)
         task = replace(first.work.task, initial=start) if start else first.work.task
         sgd = replace(first.work.sgd, lr=lr, gradient=slope_in_vmap, recorded=recorded)
-        work = Paced(task, sgd, steps(own), first.work.steps, first.work.round, luck)
+        work = Paced(
+            task,
+            sgd,
+            steps(own),
+            first.work.steps,
+            first.work.round,
+            luck,
+            data=steps(seen[0]) if seen else (),
+        )
         done: tuple[Any, Any] = scheme.local_update(work, payload, personal)
         return done
 
     cohort.keep_freed_memory()
     try:
-        upload, personal = vmap(one_of_many)(batches, received, kept, columns, initial)
+        upload, personal = vmap(one_of_many)(batches, data, received, kept, columns, initial)
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         raise NotAlike(str(error).partition("\n")[0]) from error
     ends = list(pairwise(accumulate(counts, initial=0)))
@@ -220,7 +237,7 @@ def _beside(batches: Sequence[Batch]) -> Batch:
         behind = [0, 0] * (value.ndim - 1 - axes)
         return pad(value, [*behind, *(n for more in reversed(room) for n in (0, more))])
 
-    axes = {"active": 1, "chance": 1}
+    axes = {"active": 1, "chance": 1, "pace": 1}
     parts = {
         name: torch.cat([padded(getattr(one, name), axes.get(name, 2)) for one in batches])
         for name in Batch._fields

@@ -253,7 +253,9 @@ def test_company_and_a_stop_in_between_change_nothing(
         assert float(row["personal_loss"]) == pytest.approx(float(twin["personal_loss"]))
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "scheme", [one for one in SCHEMES if one != "fedrod"]
+)  # it balances classes
 def test_every_scheme_learns_to_predict_values(
     scheme: str, files: dict[str, Path], start: Start
 ) -> None:

@@ -105,7 +105,10 @@ def test_folds_have_nothing_in_common_and_leave_nothing_out() -> None:
         ({"validation-folds": 3, "validation-fold": 3}, "validation-fold must be less than"),
         ({"validation-fold": 1}, "validation-fold must be less than validation-folds, 0"),
         ({"evaluate-on": "validation"}, "evaluate-on must be 'test' where nothing is held out"),
-        ({"evaluate-on": "all"}, "evaluate-on must be one of 'test', 'validation', not 'all'"),
+        (
+            {"evaluate-on": "all"},
+            "evaluate-on must be one of 'test', 'test,train', 'validation', not 'all'",
+        ),
     ],
 )
 def test_what_cannot_be_held_out_is_refused(keys: dict[str, Any], said: str) -> None:

@@ -102,6 +102,19 @@ def test_every_scheme_ends_with_the_bits_of_a_simulation(
     assert shared == [(r["client"], r["shared_loss"], r["personal_loss"]) for r in here.clients]
 
 
+def test_devices_keep_their_moments_and_change_inputs_only_where_the_owner_lets_them(
+    start: Start, tmp_path: Path, deployed: Start
+) -> None:
+    keys = {"optimizer": "adam", "optimizer_state": "keep", "lr_decay_per_step": 0.1, "lr": 0.01}
+    keys |= {"augment": "tests.zoo:jitter"}
+    with pytest.raises(BadInput, match=r"^augment .* is not allowed on the device .*--allow tests"):
+        deployed(**keys)
+    trusting = Devices(tmp_path / "trusting")
+    for context in trusting._contexts.values():
+        context.node_config |= {"allow": "tests.zoo:jitter"}
+    assert deployed(grid=trusting, **keys).sha == start(**KEYS, **keys).sha
+
+
 def test_a_gateway_has_a_state_for_each_client(
     start: Start, tmp_path: Path, deployed: Start
 ) -> None:

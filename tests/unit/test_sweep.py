@@ -19,13 +19,17 @@ import bouquet
 from bouquet.core.errors import BadInput
 from bouquet.core.measure import ACCURATE, LOSS
 from bouquet.data import DataConfig, load
+from bouquet.jobs import prepared
 from bouquet.report.outcomes import read_outcomes
 from bouquet.report.page import write_report
 from bouquet.settings import parse
+from bouquet.storage.runfolder import RunFolder
 from bouquet.sweeping import course
 from bouquet.sweeping.asked import from_tables, read_file
+from bouquet.sweeping.company import train
+from bouquet.sweeping.grouping import align, grouped
 from bouquet.sweeping.space import settings_of
-from bouquet.sweeping.trials import Score, best, scores, trials_of
+from bouquet.sweeping.trials import Score, Trial, best, scores, trials_of
 from tests.conftest import Run
 
 # Runs that are over at once, in this process, one after the other.
@@ -360,6 +364,46 @@ def test_two_sweeps_do_not_share_a_folder(
         bouquet.sweep(resume=swept.folder, workers=1, progress=False)
 
 
+# Trials that train together
+
+
+def numbers_of(groups: list[list[Trial]]) -> list[list[tuple[str, int, int]]]:
+    return [[(one.name, one.seed, one.number) for one in group] for group in groups]
+
+
+def test_trials_that_differ_in_numbers_alone_are_grouped_seed_by_seed(tmp_path: Path) -> None:
+    grid = {"lr": [0.1, 0.2, 0.3, 0.4, 0.5]}
+    asked = from_tables(TABLES | {"schemes": ["fedavg", "apfl"], "seeds": [0, 1], "grid": grid})
+    trials = trials_of(asked, tmp_path)
+    each = [[(name, s, n) for n in range(5)] for s in (0, 1) for name in ("fedavg", "apfl")]
+    assert numbers_of(grouped(trials, 0)) == each
+    assert all(len(group) == 1 for group in grouped(trials, 1))
+    assert [len(group) for group in grouped(trials, 7)] == [7, 7, 3, 3]
+
+
+def test_few_settings_are_filled_up_with_other_seeds_and_many_are_cut(tmp_path: Path) -> None:
+    few = from_tables(TABLES | {"seeds": [0, 1, 2]})
+    assert [len(group) for group in grouped(trials_of(few, tmp_path), 0)] == [4, 2]
+    many = from_tables(TABLES | {"grid": {"lr": [0.1 * n for n in range(1, 11)]}})
+    assert [len(group) for group in grouped(trials_of(many, tmp_path), 0)] == [8, 2]
+
+
+def test_trials_whose_shapes_differ_train_apart(tmp_path: Path) -> None:
+    grid = {"lr": [0.1, 0.2], "batch-size": [5, 10], "data.dirichlet-alpha": [0.1, 1.0]}
+    groups = grouped(trials_of(from_tables(TABLES | {"grid": grid}), tmp_path), 0)
+    assert len(groups) == 4
+    for group in groups:
+        assert len({tuple(list(one.setting.items())[1:]) for one in group}) == 1
+
+
+def test_trials_killed_between_two_checkpoints_go_back_to_the_earlier(tmp_path: Path) -> None:
+    trials = trials_of(from_tables(TABLES), tmp_path)
+    for one, rounds in zip(trials, (3, 2), strict=True):
+        assert train(prepared([one.plan(rounds)], "inline"), [lambda event: None]) == [None]
+    align(trials)
+    assert [RunFolder(one.folder).read_checkpoint().round for one in trials] == [2, 2]
+
+
 # Early ends
 
 
@@ -367,6 +411,7 @@ def test_halving_goes_on_with_the_best_third_and_they_end_as_if_never_stopped(
     tmp_path: Path,
 ) -> None:
     tables = TABLES | {"grid": {"lr": [0.001, 0.1, 0.5]}, "keys": KEYS | {"rounds": 6}}
+    tables |= {"together": 1}  # beside others, the last bits may be others
     whole, halved = from_tables(tables), from_tables(tables | {"stop": "halving"})
     assert course.rungs(halved, tmp_path) == [2, 6]
     for asked, name in ((whole, "whole"), (halved, "halved")):

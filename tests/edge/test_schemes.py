@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from bouquet.strategies import SCHEMES
-from tests.conftest import Run
+from tests.conftest import WORKING, Run
 from tests.edge.conftest import Fleet, states
 
 pytestmark = pytest.mark.edge
 NODES = 2
-DEPLOYABLE = [name for name, scheme in SCHEMES.items() if not scheme.pooled]
+DEPLOYABLE = [name for name in WORKING if not SCHEMES[name].pooled]
 
 
 def test_every_scheme_ends_with_the_bits_of_a_simulation(

@@ -121,7 +121,7 @@ def node(
     host = Host("node", found.clients, state_dir, data_path, tuple(allow or ()), device, weights)
     home = state_dir.absolute() / "flower"
     command = node_command(host, superlink, ca.absolute(), key.absolute(), port)
-    _become(command, node_environment(home, host))
+    _become(command, node_environment(home))
 
 
 @node_app.command("key")

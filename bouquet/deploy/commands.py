@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bouquet.deploy.preload import LIBRARIES, PARTITIONERS, install
+from bouquet.deploy.preload import LIBRARIES, install
 
 HOST = "127.0.0.1"
 
@@ -71,10 +71,10 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def node_environment(home: Path, host: Host) -> dict[str, str]:
+def node_environment(home: Path) -> dict[str, str]:
     """The same for a node, whose processes have imported what training needs when they start."""
     words = environment(home)
-    own = install(home / "bin", LIBRARIES if host.data_path else LIBRARIES + PARTITIONERS)
+    own = install(home / "bin", LIBRARIES)
     return words | {"PATH": f"{own}{os.pathsep}{words['PATH']}"}
 
 

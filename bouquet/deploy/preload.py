@@ -24,8 +24,6 @@ LIBRARIES = (
     "torch._dynamo",
     "safetensors.torch",
 )
-# What shares out the data sets that come with us, for a node that has no data of its own.
-PARTITIONERS = ("flwr_datasets.partitioner",)
 
 
 class ForkExecutor(SubprocessExecutor):

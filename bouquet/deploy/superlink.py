@@ -80,7 +80,7 @@ class Deployment:
             self.register(key.with_name(f"{key.name}.pub"))
         ca = self.private / "ca.pem"
         command = node_command(host, self.fleet, ca, key, free_port())
-        self.launch(host.name, command, node_environment(self.private / host.name, host))
+        self.launch(host.name, command, node_environment(self.private / host.name))
 
     def register(self, public_key: Path) -> None:
         """Let the node with this key in."""

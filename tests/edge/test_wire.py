@@ -103,7 +103,7 @@ class Plain(Deployment):
         words = ["--insecure", "--superlink", self.fleet, "--host", HOST, "--port"]
         words += [str(free_port()), "--node-config", host.node_config]
         home = self.private / host.name
-        self.launch(host.name, ["flower-supernode", *words], node_environment(home, host))
+        self.launch(host.name, ["flower-supernode", *words], node_environment(home))
 
     @contextmanager
     def _client(self) -> Iterator[ControlHttpClient]:

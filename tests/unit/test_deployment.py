@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bouquet.deploy.bundle import bundle
-from bouquet.deploy.commands import Host, node_environment
+from bouquet.deploy.commands import node_environment
 from bouquet.flower.private import build_fab_from_disk
 
 
@@ -52,12 +52,9 @@ def test_the_app_that_an_installed_bouquet_sends_is_the_same(
     assert done.stdout == bundle()
 
 
-@pytest.mark.parametrize("data_path", ["", "shops"])
-def test_a_node_with_data_of_its_own_does_not_load_what_shares_out_ours(
-    tmp_path: Path, data_path: str
-) -> None:
-    words = node_environment(tmp_path, Host("node0", ("a",), tmp_path, data_path))
+def test_a_node_loads_what_training_needs_and_not_what_shares_out_data(tmp_path: Path) -> None:
+    words = node_environment(tmp_path)
     executor = Path(words["PATH"].split(os.pathsep)[0]) / "flower-superexec"
     assert os.access(executor, os.X_OK)
     assert "torch" in executor.read_text()
-    assert ("flwr_datasets" in executor.read_text()) == (data_path == "")
+    assert "flwr_datasets" not in executor.read_text()

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
-from bouquet.cli import data, edge, lists, pages, runs
+from bouquet.cli import data, edge, lists, pages, reproduce, runs
 from bouquet.core.errors import BadInput, FetchFailed, RunFailed
 
 # Torch, Ray and Flower take seconds to import, so commands import what they need
@@ -26,6 +26,7 @@ for command in (
     runs.simulate,
     runs.compare,
     runs.sweep,
+    reproduce.reproduce,
     pages.report,
     pages.dashboard,
     runs.deploy,

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 class Interrupted(Exception):
     """A run that was stopped from outside, and how it goes on."""
 
-    def __init__(self, command: str, folder: Path, *, begun: bool) -> None:
-        again = f"bouquet {command} --resume {shlex.quote(str(folder))}"
+    def __init__(
+        self, command: str, folder: Path, *, begun: bool, option: str = "--resume"
+    ) -> None:
+        again = f"bouquet {command} {option} {shlex.quote(str(folder))}"
         how = f"to go on from its last finished round: {again}"
         super().__init__(
             f"interrupted; {how}" if begun else "interrupted before anything was written."
@@ -243,7 +245,7 @@ def deploy(
 
     values = key_values(config, keys, out, resume)
     watchers = _watchers(tensorboard)
-    _quiet_flower()
+    quiet_flower()
     settings, folder = prepared(values, nodes, resume)
     hosts = hosts_of(settings, folder)
     done = 0 if resume is None else folder.read_checkpoint().round
@@ -277,7 +279,7 @@ def _simulated(
     """
     from bouquet import jobs
 
-    _quiet_flower()
+    quiet_flower()
     watchers = _watchers(tensorboard)
     ready = jobs.prepared(plans, engine.value)
     if not ready:
@@ -293,7 +295,7 @@ def _simulated(
     return [one.folder for one in ready]
 
 
-def _quiet_flower() -> None:
+def quiet_flower() -> None:
     """Flower's own chatter is for people who debug Flower."""
     logging.getLogger("flwr").setLevel(os.environ.get("BOUQUET_LOG", "WARNING"))
 

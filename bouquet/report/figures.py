@@ -56,10 +56,10 @@ def drawn(draw: Callable[[], Sequence[Drawing]]) -> list[Picture]:
 
     pictures = []
     for one in draw():
-        png, svg = _saved(one.figure, "png"), _saved(one.figure, "svg")
+        png, svg = saved(one.figure, "png"), saved(one.figure, "svg")
         pictures.append(Picture(one.name, one.title, one.words, png, svg, b""))
     with rc_context(DARK):
-        dark = [_saved(one.figure, "svg") for one in draw()]
+        dark = [saved(one.figure, "svg") for one in draw()]
     return [replace(one, dark=again) for one, again in zip(pictures, dark, strict=True)]
 
 
@@ -261,7 +261,8 @@ def canvas(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _saved(figure: Any, kind: str) -> bytes:
+def saved(figure: Any, kind: str) -> bytes:
+    """A figure's file, ``png`` or ``svg``."""
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
     content = io.BytesIO()

@@ -28,6 +28,7 @@ FLOORS = [
     "comparison",
     "deploy sweeping",
     "rebuild report watch program",
+    "reproduction",
     "api",
     "laboratory sweeps",
     "testing",

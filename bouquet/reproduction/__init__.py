@@ -1,0 +1,1 @@
+"""The papers' experiments: run again, and put beside the numbers they published."""

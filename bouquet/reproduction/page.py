@@ -1,0 +1,86 @@
+"""``docs/reproductions.md``: every experiment, the paper's numbers beside ours."""
+
+from pathlib import Path
+
+from bouquet.reproduction.outcome import NOT, ORDER, REPRODUCED, Number, Outcome, is_percent
+from bouquet.reproduction.recipe import PAPERS, Recipe, find, names
+from bouquet.reproduction.running import kept
+
+HEAD = """# The papers, reproduced
+
+One command each: `bouquet reproduce NAME` runs an experiment, goes on where it stopped, and puts a
+table and a figure beside the published numbers; `--quick` is a small version of it. The recipes are
+files to read and change ([reproduce/](../reproduce)). This page is made from their results by
+`bouquet reproduce --page`.
+
+*Reproduced* is a number within two standard deviations over seeds, or one point (of a loss: a
+tenth), of the published one. *Same order* is one further off where all entries the paper has more
+than a point apart are in the paper's order. No number was tuned on test data.
+"""
+
+
+def page(results: Path) -> str:
+    """The whole page, from the results in a folder."""
+    parts = [HEAD]
+    found = {name: kept(results / name) for name in names()}
+    parts.append(_overview(found))
+    for paper, words in PAPERS.items():
+        mine = [find(name) for name in found]
+        mine = [recipe for recipe in mine if recipe.paper == paper]
+        if mine:
+            parts.append(f"## {words}\n")
+            parts += [_section(recipe, found[recipe.name], results) for recipe in mine]
+    return "\n".join(parts)
+
+
+def _overview(found: dict[str, Outcome | None]) -> str:
+    lines = [
+        f"| experiment | numbers | {REPRODUCED} | {ORDER} | {NOT} | claims that hold | hours |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, one in found.items():
+        if one is None:
+            lines.append(f"| {name} | not run yet | | | | | |")
+            continue
+        verdicts = [number.verdict for number in one.numbers]
+        counts = [str(verdicts.count(kind)) for kind in (REPRODUCED, ORDER, NOT)]
+        held = sum(claim.holds == "yes" for claim in one.claims)
+        claims = f"{held} of {len(one.claims)}" if one.claims else ""
+        hours = f"{one.about['hours']:.2f}"
+        cells = [f"[{name}](#{name})", str(len(verdicts)), *counts, claims, hours]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _section(recipe: Recipe, found: Outcome | None, results: Path) -> str:
+    words = [f"### {recipe.name}\n", f"{recipe.place}: {recipe.title}\n"]
+    if recipe.fraction:
+        words.append(f"**Not the whole experiment:** {recipe.fraction}\n")
+    if found is None:
+        return "\n".join([*words, f"Not run yet: `bouquet reproduce {recipe.name}`.\n"])
+    if found.numbers:
+        words += ["| | measure | paper | ours | difference | |", "|---|---|---|---|---|---|"]
+        words += [_row(one) for one in found.numbers]
+        words.append("")
+    if found.claims:
+        words += ["| the paper says | holds | ours |", "|---|---|---|"]
+        words += [f"| {one.says} | {one.holds} | {one.numbers} |" for one in found.claims]
+        words.append("")
+    if recipe.note:
+        words.append(recipe.note.strip() + "\n")
+    if (results / recipe.name / "figure.png").exists():
+        words.append(f"![{recipe.title}](../reproduce/results/{recipe.name}/figure.png)\n")
+    told = found.about
+    words.append(
+        f"Seeds {', '.join(map(str, told['seeds']))}; {told['hours']:.2f} hours on "
+        f"{told['machine']}; commit {told['commit'] or 'unknown'}, torch {told['torch']}.\n"
+    )
+    return "\n".join(words)
+
+
+def _row(one: Number) -> str:
+    digits = 2 if is_percent(one.measure) else 4
+    spread = f" ± {one.std:.{digits}f}" if one.std == one.std and one.seeds > 1 else ""
+    ours = f"{one.mean:.{digits}f}{spread}"
+    cells = [one.label, one.measure, f"{one.published:g}", ours, f"{one.difference:+.{digits}f}"]
+    return f"| {' | '.join([*cells, one.verdict])} |"

@@ -202,7 +202,7 @@ def sweep(
         asked, named = read_file(file)
         data = called(str(asked.keys.get("data.name") or DataConfig().name))
         folder = course.folder_of(asked, str(out or named), data)
-    _quiet_flower()
+    quiet_flower()
     try:
         course.run(asked, folder, engine=engine.value, count=workers, quiet=quiet)
     except KeyboardInterrupt:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bouquet.report.figures import COLOURS, course_of, canvas, saved
+from bouquet.report.figures import COLOURS, canvas, course_of, saved
 from bouquet.reproduction.outcome import Outcome, is_percent
 from bouquet.reproduction.recipe import Recipe
 from bouquet.reproduction.running import seeds_of

@@ -44,7 +44,21 @@ class Watched:
         if isinstance(found, (Tensor, list, tuple, dict)) or holds_tensors(found):
             raise NotReplayable(f"a step reads {name} of {type(self._value).__name__}")
         self._seen[name] = found
-        return found
+        return replace(found, initial=_Unread()) if _has_kind(found) else found
+
+
+class _Unread(dict[str, Tensor]):
+    """Stands for a task's weights while a step is recorded: those of its like may be others."""
+
+    def _refuse(self, *words: object) -> Any:
+        raise NotReplayable("a step reads where the weights start")
+
+    __getitem__ = __iter__ = __len__ = __contains__ = _refuse
+    get = keys = values = items = _refuse
+
+
+def _has_kind(value: Any) -> bool:
+    return isinstance(value, Task) and value.kind is not None
 
 
 class Lifted:
@@ -119,12 +133,16 @@ class Lifted:
 
 
 def _equal(one: Any, other: Any) -> bool:
+    if _has_kind(one) and _has_kind(other):
+        return bool(one.kind == other.kind)
     return one is other or (isinstance(one, (int, float, str, MethodType)) and one == other)
 
 
 def holds_tensors(value: Any) -> bool:
-    """Whether a record that is not a tuple has tensors among its fields."""
+    """Whether a frozen dataclass, such as a scheme, has tensors among its fields."""
     if not is_dataclass(value) or isinstance(value, (type, Task)):
+        return False
+    if not value.__dataclass_params__.frozen:  # type: ignore[attr-defined]  # who knows who else has it
         return False
     parts = [getattr(value, one.name) for one in fields(value)]
     return any(isinstance(part, Tensor) or holds_tensors(part) for part in parts)

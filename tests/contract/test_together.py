@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from bouquet.core import together
+from bouquet.core.cohort import FEWEST_STEPS
+from bouquet.core.replay import RECORDED
 from bouquet.core.together import Asked, NotAlike
 from bouquet.jobs import Plan, prepared
 from bouquet.laboratory import SMALL, assert_close
@@ -14,8 +16,6 @@ from bouquet.strategies import SCHEMES
 from bouquet.sweeping import company
 from tests.contract.test_laws import NEEDS
 
-# The steps of 16 and more are recorded.
-RECORDED = {"local_steps": 16}
 RATES = ({"lr": 0.05}, {"lr": 0.2}, {"lr": 0.2, "seed": 1})
 
 
@@ -83,7 +83,15 @@ def test_a_schemes_own_numbers_are_rows_of_recorded_steps(
     scheme: str, several: Any, tmp_path: Path, heard: list[str]
 ) -> None:
     several = [{scheme: several[0].get(scheme, {})} | one for one in several]
-    assert_alike(tmp_path, scheme, several, **RECORDED)
+    refused = len(RECORDED.refused)
+    assert_alike(tmp_path, scheme, several, local_steps=FEWEST_STEPS)
+    assert heard == ["together"] * 2
+    assert len(RECORDED.refused) == refused
+
+
+def test_where_weights_start_is_a_seeds_own(tmp_path: Path, heard: list[str]) -> None:
+    keys = {"fedalt": {"stateless": True}}
+    assert_alike(tmp_path, "fedalt", RATES, **keys)
     assert heard == ["together"] * 2
 
 

@@ -306,6 +306,34 @@ class Box:
     value: Tensor
 
 
+def linear(seed: int) -> Task:
+    keys = {"model.name": "linear", "seed": seed, "dtype": "float64"}
+    return make_task(parse(keys), (FEATURES,), 3, None)
+
+
+def test_runs_of_one_model_share_a_recording() -> None:
+    def twice(work: Work) -> Callable[[Tree, Batch], Tensor]:
+        return lambda w, batch: 2 * work.task.loss(w, batch)
+
+    for task in (linear(0), linear(1)):
+        objective = twice(Work(task, RECORDED, batches()))
+        expected = descend(objective, task.initial, batches(), PLAIN)
+        assert near(descend(objective, task.initial, batches(), RECORDED), expected)
+    assert recordings() == 1
+
+
+def test_where_a_runs_weights_start_is_not_taken_for_a_constant() -> None:
+    def pulled(work: Work) -> Callable[[Tree, Batch], Tensor]:
+        start = "output.bias"
+        return lambda w, b: work.task.loss(w, b) + (w[start] - work.task.initial[start]).norm()
+
+    for task in (linear(0), linear(1)):
+        objective = pulled(Work(task, RECORDED, batches()))
+        expected = descend(objective, linear(2).initial, batches(), PLAIN)
+        assert near(descend(objective, linear(2).initial, batches(), RECORDED), expected)
+    assert "where the weights start" in next(iter(replay.RECORDED.refused.values()))
+
+
 def test_a_hidden_tensor_is_not_taken_for_a_constant() -> None:
     box = Box(torch.tensor(1.0, dtype=torch.float64))
     for value in (1.0, 2.0):

@@ -141,7 +141,7 @@ def test_another_metric_takes_the_place_of_accuracy(page: Page, tmp_path: Path) 
         chosen = "[...document.getElementById('measure').options].map((one) => one.value).join()"
         page.wait(f"{chosen} === 'error,loss'")
         shown = "document.getElementById('personal').getAttribute('aria-label')"
-        assert page.run(shown).startswith("personal error over rounds")
+        assert page.run(shown).startswith("personal error (lower is better) over rounds")
         heads = "[...document.querySelectorAll('#clients th button')].map((one) => one.textContent)"
         page.wait(f"{heads}.includes('difference')")
         assert page.run(heads)[:4] == ["client ↑", "shared", "personal", "difference"]

@@ -59,8 +59,8 @@ def assert_alike(folder: Path, scheme: str, several: Any, **keys: Any) -> None:
         assert_close(beside[place], alone)
 
 
-# MOCHA's clients have states of unequal shapes, and train one by one.
-@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "mocha"])
+# Those of MOCHA and FedALA train one by one.
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if not SCHEMES[name].alone])
 def test_step_sizes_and_seeds_are_one_more_axis(
     scheme: str, tmp_path: Path, heard: list[str]
 ) -> None:

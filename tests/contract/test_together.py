@@ -111,3 +111,11 @@ def test_what_cannot_be_batched_trains_one_after_the_other(
     assert_alike(tmp_path, "apfl", several)
     assert len(heard) == 1  # nobody tries again
     assert why in heard[0]
+
+
+def test_many_clients_whose_steps_are_recorded_gain_nothing_and_train_apart(
+    tmp_path: Path, heard: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together, "ENOUGH_RECORDED", 3)
+    assert_alike(tmp_path, "fedavg", RATES[:2], local_steps=FEWEST_STEPS)
+    assert heard == ["recorded steps of so many clients gain nothing by more"]

@@ -73,7 +73,8 @@ def _check(asked: Sequence[Asked]) -> bool:
         task, sgd = one.work.task, one.work.sgd
         if cohort.choice(one.scheme, task, one.how) != "vmap":
             raise NotAlike("clients do not train as one computation")
-        if task.kind is None or task.kind != first.work.task.kind:
+        like = (first.work.task.kind, first.work.task.fixed_name)
+        if task.kind is None or (task.kind, task.fixed_name) != like:
             raise NotAlike("models differ")
         if task.fixed_name != first.work.task.fixed_name:
             raise NotAlike("what is fixed of their models differs")

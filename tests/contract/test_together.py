@@ -59,8 +59,7 @@ def assert_alike(folder: Path, scheme: str, several: Any, **keys: Any) -> None:
         assert_close(beside[place], alone)
 
 
-# MOCHA's clients have states of unequal shapes, and train one by one.
-@pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "mocha"])
+@pytest.mark.parametrize("scheme", [name for name, one in SCHEMES.items() if not one.alone])
 def test_step_sizes_and_seeds_are_one_more_axis(
     scheme: str, tmp_path: Path, heard: list[str]
 ) -> None:

@@ -6,7 +6,7 @@ the function holds on to, and makes the same function of other tensors.
 """
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -44,17 +44,19 @@ class Watched:
         if isinstance(found, (Tensor, list, tuple, dict)) or holds_tensors(found):
             raise NotReplayable(f"a step reads {name} of {type(self._value).__name__}")
         self._seen[name] = found
-        return replace(found, initial=_Unread()) if _has_kind(found) else found
+        return replace(found, initial=_Unread(found.initial)) if _has_kind(found) else found
 
 
-class _Unread(dict[str, Tensor]):
-    """Stands for a task's weights while a step is recorded: those of its like may be others."""
+class _Unread(dict[str, Any]):
+    """The names of a task's weights without them: those of its like have other values."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(dict.fromkeys(names))
 
     def _refuse(self, *words: object) -> Any:
         raise NotReplayable("a step reads where the weights start")
 
-    __getitem__ = __iter__ = __len__ = __contains__ = _refuse
-    get = keys = values = items = _refuse
+    __getitem__ = get = values = items = _refuse
 
 
 def _has_kind(value: Any) -> bool:
@@ -134,7 +136,7 @@ class Lifted:
 
 def _equal(one: Any, other: Any) -> bool:
     if _has_kind(one) and _has_kind(other):
-        return bool(one.kind == other.kind)
+        return bool(one.kind == other.kind) and one.fixed_name == other.fixed_name
     return one is other or (isinstance(one, (int, float, str, MethodType)) and one == other)
 
 

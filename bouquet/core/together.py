@@ -26,6 +26,10 @@ from bouquet.core.work import Point, S
 
 Path = tuple[str, ...]
 
+# Measured: recorded steps of so many clients are as fast as they get, and more of them only fall
+# out of the cache.
+ENOUGH_RECORDED = 16
+
 
 class NotAlike(Exception):
     """Runs that cannot train together, and why."""
@@ -51,23 +55,26 @@ def update(asked: Sequence[Asked]) -> list[tuple[Any, Any]]:
     asked : sequence of Asked
         A chunk of each run's.
     """
-    _check(asked)
+    recorded = _check(asked)
     numbers = differences([(one.scheme, one.work.sgd.lr, one.work.luck) for one in asked])
     found: list[tuple[Any, Any]] = []
-    for some in _fitting(asked):
+    for some in _fitting(asked, recorded):
         chosen = {path: [column[place] for place in some] for path, column in numbers.items()}
         found += _update([asked[place] for place in some], chosen)
     return found
 
 
-def _check(asked: Sequence[Asked]) -> None:
-    """Refuse what differs in more than numbers, or would not be batched alone."""
+def _check(asked: Sequence[Asked]) -> bool:
+    """Refuse what differs in more than numbers, or gains nothing; returns if steps are recorded."""
     first = asked[0]
+    _, drawn, examples = first.batches.weight.shape
+    recorded = cohort.records(first.work.task, first.work.steps or drawn, examples)
     for one in asked:
         task, sgd = one.work.task, one.work.sgd
         if cohort.choice(one.scheme, task, one.how) != "vmap":
             raise NotAlike("clients do not train as one computation")
-        if task.kind is None or task.kind != first.work.task.kind:
+        like = (first.work.task.kind, first.work.task.fixed_name)
+        if task.kind is None or (task.kind, task.fixed_name) != like:
             raise NotAlike("models differ")
         if task.fixed_name != first.work.task.fixed_name:
             raise NotAlike("what is fixed of their models differs")
@@ -76,14 +83,14 @@ def _check(asked: Sequence[Asked]) -> None:
             raise NotAlike("steps are not plain ones")
         if (one.work.round, one.work.steps) != (first.work.round, first.work.steps):
             raise NotAlike("rounds differ")
+        if recorded and len(one.batches.active) >= ENOUGH_RECORDED:
+            raise NotAlike("recorded steps of so many clients gain nothing by more")
+    return recorded
 
 
-def _fitting(asked: Sequence[Asked]) -> list[list[int]]:
+def _fitting(asked: Sequence[Asked], recorded: bool) -> list[list[int]]:
     """Runs whose clients fit into a chunk together, by their places."""
-    first = asked[0]
-    _, drawn, examples = first.batches.weight.shape
-    recorded = cohort.records(first.work.task, first.work.steps or drawn, examples)
-    most = cohort.most_rows(first.work.task, recorded)
+    most = cohort.most_rows(asked[0].work.task, recorded)
     groups: list[list[int]] = [[]]
     rows = 0
     for place, one in enumerate(asked):

@@ -59,8 +59,7 @@ def assert_alike(folder: Path, scheme: str, several: Any, **keys: Any) -> None:
         assert_close(beside[place], alone)
 
 
-# Those of MOCHA and FedALA train one by one.
-@pytest.mark.parametrize("scheme", [name for name in SCHEMES if not SCHEMES[name].alone])
+@pytest.mark.parametrize("scheme", [name for name, one in SCHEMES.items() if not one.alone])
 def test_step_sizes_and_seeds_are_one_more_axis(
     scheme: str, tmp_path: Path, heard: list[str]
 ) -> None:
@@ -111,3 +110,11 @@ def test_what_cannot_be_batched_trains_one_after_the_other(
     assert_alike(tmp_path, "apfl", several)
     assert len(heard) == 1  # nobody tries again
     assert why in heard[0]
+
+
+def test_many_clients_whose_steps_are_recorded_gain_nothing_and_train_apart(
+    tmp_path: Path, heard: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together, "ENOUGH_RECORDED", 3)
+    assert_alike(tmp_path, "fedavg", RATES[:2], local_steps=FEWEST_STEPS)
+    assert heard == ["recorded steps of so many clients gain nothing by more"]

@@ -58,7 +58,8 @@ class Optimizer:
         if self.kind in ("momentum", "nesterov"):
             return _zeros("momentum_buffer", weights)
         some = next(iter(weights.values()))
-        step = torch.zeros((), dtype=widest(some.device), device=some.device)
+        # With an axis: PyTorch's compiler (2.13) loses what is written to a double without one.
+        step = torch.zeros(1, dtype=widest(some.device), device=some.device)
         return _zeros("exp_avg", weights) | _zeros("exp_avg_sq", weights) | {"step": step}
 
     def direction(self, slopes: Tree, moments: Tree, active: Tensor) -> tuple[Tree, Tree]:
@@ -92,7 +93,8 @@ class Optimizer:
 
     def _adaptive(self, slopes: Tree, moments: Tree, active: Tensor) -> tuple[Tree, Tree]:
         step = moments["step"] + active.to(moments["step"].dtype)
-        counted = step.clamp(min=1)  # before a client's first step, 1 keeps the division from 0
+        # Before a client's first step, 1 keeps the division from 0.
+        counted = step.squeeze(0).clamp(min=1)
         first = active.to(step.dtype) / (1 - self.beta1**counted)
         second = (1 - self.beta2**counted).rsqrt()
         ahead, after = Tree(), dict(moments)

@@ -208,13 +208,16 @@ def _record(plan: _Plan, inputs: _Inputs) -> _Program:
     counts = (len(inputs.moving), len(inputs.held), len(inputs.batch))
     sizes = (len(plan.stretch.rates), *counts)
     clients = inputs.clients
-    if clients is not None and not plan.stretch.compiled:
+    # PyTorch's compiler (2.13) loses what is written to a double without an axis.
+    lost = any(not one.ndim and one.dtype == torch.float64 for one in inputs.moving)
+    compiles = plan.stretch.compiled and not lost
+    if clients is not None and not compiles:
         with suppress(RuntimeError):
             # For two and for three, and by what differs for any number.
             several = {n: _recorded(plan, _rows(inputs, n), seen) for n in (2, 3)}
             return _Program(scripted(several, sizes), seen)
     own = _recorded(plan, inputs, seen)
-    if plan.stretch.compiled:
+    if compiles:
         moving = map(torch.clone, inputs.moving)
         tried = (*plan.stretch.rates, *moving, *inputs.held, *inputs.batch)
         return _Program(looped(compiled(own.step, tried), own.project), seen, clients)

@@ -427,6 +427,22 @@ def test_compiled_steps_are_the_steps(start: Start) -> None:
     assert not compiling._said
 
 
+def test_what_a_compiler_would_lose_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's loses what is written to a double without an axis, such as a mixing weight."""
+    handed: list[tuple[Any, ...]] = []
+
+    def compiler(module: Any, examples: tuple[Any, ...]) -> Any:
+        handed.append(examples)
+        return module
+
+    monkeypatch.setattr(replay, "compiled", compiler)
+    told = replace(PLAIN, recorded="compiled")
+    for moving, count in ((("w", "v", "alpha"), 0), (("w", "v"), 1)):
+        found = descend(mixed, mixture(1), batches(), told, moving=moving)
+        assert near(found, descend(mixed, mixture(1), batches(), PLAIN, moving=moving))
+        assert len(handed) == count
+
+
 def test_where_nothing_can_be_compiled_a_sentence_says_so_once_and_the_run_goes_on(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

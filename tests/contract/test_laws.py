@@ -62,7 +62,12 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Room:
 @pytest.mark.parametrize(
     ("scheme", "law"),
     # Without batch norm fedbn keeps nothing; tests/unit/test_buffers.py has it with.
-    [(s, law) for s in SCHEMES for law in LAWS if (s, law) != ("fedbn", "sends_nothing_personal")],
+    [
+        (s, law)
+        for s in (*SCHEMES, *OPTIMIZED)
+        for law in LAWS
+        if (s, law) != ("fedbn", "sends_nothing_personal")
+    ],
 )
 def test_every_scheme_keeps_the_law(scheme: str, law: str, room: Room) -> None:
     LAWS[law](room(scheme))

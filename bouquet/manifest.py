@@ -6,8 +6,9 @@ from typing import Any
 
 PACKAGE = Path(__file__).parent
 APP = PACKAGE.parent
-# Folders that stand beside the package in a checkout and in a bundle; a wheel has them in it.
-BESIDE = ("client_app/", "models/", "server_app/", "strategies/")
+# Folders that stand beside the package in a checkout; a wheel has them in it. A bundle has all but
+# the recipes, which no node runs.
+BESIDE = ("client_app/", "models/", "recipes/", "server_app/", "strategies/")
 
 
 def manifest() -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.table import Table
 
 from bouquet.cli.display import out
-from bouquet.reproduction.outcome import REPRODUCED, Outcome, is_percent
+from bouquet.reproduction.outcome import REPRODUCED, Outcome
 from bouquet.reproduction.recipe import PAPERS, Recipe
 
 COLOURS = {REPRODUCED: "green", "yes": "green", "no": "red"}
@@ -29,12 +29,7 @@ def show_outcome(recipe: Recipe, found: Outcome, place: Path) -> None:
     if found.numbers:
         table = Table("", "measure", "paper", "ours", "difference", "", header_style="bold")
         for one in found.numbers:
-            digits = 2 if is_percent(one.measure) else 4
-            spread = f" ± {one.std:.{digits}f}" if one.std == one.std and one.seeds > 1 else ""
-            numbers = f"{one.mean:.{digits}f}{spread}", f"{one.difference:+.{digits}f}"
-            table.add_row(
-                one.label, one.measure, f"{one.published:g}", *numbers, _said(one.verdict)
-            )
+            table.add_row(one.label, one.measure, *one.words, _said(one.verdict))
         out.print(table)
     for claim in found.claims:
         out.print(f"{claim.says}: {_said(claim.holds)} ({claim.numbers})", soft_wrap=True)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from bouquet.report.seeds import Spread, spread
@@ -48,6 +49,14 @@ class Number:
     def difference(self) -> float:
         """Ours less the paper's."""
         return self.mean - self.published
+
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """The paper's number, ours with its spread, and the difference, as tables have them."""
+        digits = 2 if is_percent(self.measure) else 4
+        spread = f" ± {self.std:.{digits}f}" if self.seeds > 1 and math.isfinite(self.std) else ""
+        ours = f"{self.mean:.{digits}f}{spread}"
+        return f"{self.published:g}", ours, f"{self.difference:+.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -164,10 +173,7 @@ def _held(claim: Claim, entries: Sequence[Entry], summaries: Summaries) -> Held:
     found = [_spread(summaries[name], claim.by) for name in claim.better]
     sign = -1 if is_better_low(claim.by) else 1
     worst = "yes"
-    for (one, first), (other, second) in zip(
-        zip(claim.better, found, strict=True), list(zip(claim.better, found, strict=True))[1:],
-        strict=False,
-    ):  # fmt: skip
+    for (one, first), (other, second) in pairwise(zip(claim.better, found, strict=True)):
         gap = sign * (first.mean - second.mean)
         if gap >= 0:
             continue

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bouquet.reproduction.outcome import NOT, ORDER, REPRODUCED, Number, Outcome, is_percent
+from bouquet.reproduction.outcome import NOT, ORDER, REPRODUCED, Number, Outcome
 from bouquet.reproduction.recipe import PAPERS, Recipe, find, names
 from bouquet.reproduction.running import kept
 
@@ -79,8 +79,4 @@ def _section(recipe: Recipe, found: Outcome | None, results: Path) -> str:
 
 
 def _row(one: Number) -> str:
-    digits = 2 if is_percent(one.measure) else 4
-    spread = f" ± {one.std:.{digits}f}" if one.std == one.std and one.seeds > 1 else ""
-    ours = f"{one.mean:.{digits}f}{spread}"
-    cells = [one.label, one.measure, f"{one.published:g}", ours, f"{one.difference:+.{digits}f}"]
-    return f"| {' | '.join([*cells, one.verdict])} |"
+    return f"| {' | '.join([one.label, one.measure, *one.words, one.verdict])} |"

@@ -73,14 +73,6 @@ def test_every_scheme_keeps_the_law(scheme: str, law: str, room: Room) -> None:
     LAWS[law](room(scheme))
 
 
-# FedBN keeps something of models with batch norm alone, with which it has tests of its own.
-@pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - {*WORKING, "fedbn"}))
-def test_a_scheme_that_is_anothers_with_other_defaults_sends_nothing_personal(
-    scheme: str, room: Room
-) -> None:
-    LAWS["sends_nothing_personal"](room(scheme))
-
-
 @pytest.fixture(scope="module")
 def ray_runs(tmp_path_factory: pytest.TempPathFactory, room: Room) -> dict[str, Path]:
     """Every scheme on Flower's simulation engine, which takes long enough to start once."""

@@ -40,7 +40,7 @@ WORKLOADS: dict[str, dict[str, Any]] = {
 }
 EXAMPLES, CLIENTS, LR = 800, 100, 0.05  # 800 of which 600 are for training
 INNER_LR = 0.01  # of Per-FedAvg, which is measured in its first-order form
-WARM_UP, ROUNDS = 2, 5
+WARM_UP, ROUNDS = 2, 15
 
 
 def keys(name: str, scheme: str, clients: int = CLIENTS) -> dict[str, object]:

@@ -126,7 +126,9 @@ def at_work(
     """A node that is to do what a message asks, from the weights it says everyone starts from."""
     if order.warm:
         loaded = started_from(loaded, order.warm)
-    return Node(settings.with_run(lr=order.lr), loaded, hosted, store, order.first)
+    if order.lr != settings.run.lr:  # other settings, from which the scheme is put together anew
+        settings = settings.with_run(lr=order.lr)
+    return Node(settings, loaded, hosted, store, order.first)
 
 
 def hosts(loaded: Problem, context: Context) -> Collection[str]:

@@ -247,11 +247,16 @@ def by_node(clients: Iterable[Client]) -> dict[int, list[Client]]:
     return groups
 
 
-def common_parts(settings: Settings, tree: Tree) -> RecordDict:
+def common_parts(settings: ConfigRecord, tree: Tree) -> RecordDict:
     """What messages of a round have in common, packed once for all nodes."""
     content = wire.content(tree, MetricRecord(), ConfigRecord())
-    content[wire.SETTINGS] = ConfigRecord(dict(_flat(settings)))
+    content[wire.SETTINGS] = settings
     return content
+
+
+def packed(settings: Settings) -> ConfigRecord:
+    """Settings for messages. Flower looks at every key and value of a record: make it once."""
+    return ConfigRecord(dict(_flat(settings)))
 
 
 @functools.lru_cache(maxsize=8)
@@ -263,7 +268,7 @@ def message(
     settings: Settings, node: int, kind: str, round_: int, tree: Tree, note: ConfigRecord
 ) -> Message:
     """A message to a node that is the only one of its kind."""
-    return addressed(settings, node, kind, round_, common_parts(settings, tree), note)
+    return addressed(settings, node, kind, round_, common_parts(packed(settings), tree), note)
 
 
 def addressed(

@@ -5,6 +5,7 @@ scheme sees it: what is an error, late, not finite, of the wrong shape or from a
 client that was not asked is counted, logged and left out, and the round goes on.
 """
 
+import functools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
@@ -25,7 +26,14 @@ from bouquet.flower import wire
 from bouquet.flower.exchange import lost
 from bouquet.flower.private import log
 from bouquet.problem import POOL
-from bouquet.server_app.membership import Client, Roster, addressed, by_node, common_parts
+from bouquet.server_app.membership import (
+    Client,
+    Roster,
+    addressed,
+    by_node,
+    common_parts,
+    packed,
+)
 from bouquet.server_app.replies import Refused, Reply, read_reply
 from bouquet.server_app.report import Report
 from bouquet.settings import Settings
@@ -233,9 +241,8 @@ class SchemeStrategy(Strategy):
         due = {one.id: self._due(one) for group in self._asked.values() for one in group}
         training = kind == MessageType.TRAIN
         self._weights = scheme.weigh(self.server, due) if training else due
-        common = common_parts(
-            self.settings, {} if scheme.payload_rows else flatten(self.payload([]))
-        )
+        told, told_bytes = self._told
+        common = common_parts(told, {} if scheme.payload_rows else flatten(self.payload([])))
         if self._warm:
             common[wire.WARM] = wire.pack(self._warm)
         messages = []
@@ -256,8 +263,15 @@ class SchemeStrategy(Strategy):
                 sent.content[wire.ARRAYS] = wire.pack(flatten(self.payload(ids)))
             messages.append(sent)
         each = sum(wire.size(_apart(sent.content, common)) for sent in messages)
-        self.report.bytes_down = wire.size(common) * len(messages) + each
+        shared = told_bytes + wire.size(_apart(common, {wire.SETTINGS: told}))
+        self.report.bytes_down = shared * len(messages) + each
         return messages
+
+    @functools.cached_property
+    def _told(self) -> tuple[ConfigRecord, int]:
+        """The settings as messages have them, the same in every round, and their bytes."""
+        record = packed(self.settings)
+        return record, wire.size(RecordDict({wire.SETTINGS: record}))
 
     def _due(self, client: Client) -> float:
         """A client's weight by the key ``weights``."""
@@ -320,7 +334,7 @@ class SchemeStrategy(Strategy):
         return MetricRecord({name: sum(one) / len(one) for name, one in columns.items() if one})
 
 
-def _apart(content: RecordDict, common: RecordDict) -> RecordDict:
+def _apart(content: RecordDict, common: Mapping[str, Any]) -> RecordDict:
     """What a message has that others have not."""
     return RecordDict({name: one for name, one in content.items() if one is not common.get(name)})
 

@@ -3,6 +3,7 @@
 The nodes, the server and whoever plays a round without either use the same functions.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,8 +106,8 @@ def united(
         if is_each(scheme, name):
             mean[name] = torch.cat([part.arrays[name] for part in parts])[order]
         else:
-            shares = [part.weight / total * part.arrays[name].double() for part in parts]
-            mean[name] = torch.stack(shares).sum(dim=0).to(value.dtype)
+            shares = (part.weight / total * part.arrays[name].double() for part in parts)
+            mean[name] = functools.reduce(Tensor.add_, shares).to(value.dtype)
     upload = unflatten(scheme.records.upload, mean)
     return Round(upload, tuple(sorted(clients)), federation, number)
 

@@ -24,6 +24,10 @@ weights are; those of v become what a step's batch makes of the mixture's.
 With ``apfl.output = average`` a client predicts with the output of theorem 3,
 α_i v̂_i + (1 − α_i) ŵ, where v̂_i and ŵ average v_i and the mean of the round's w_j over all
 steps t with the weights p_t. A client that sits rounds out averages over the steps it took.
+
+The paper's figures judge a client in the middle of a round, after its τ local steps, when w_i is its
+own copy of w. With ``apfl.predict-steps = τ`` a client takes such steps before it predicts, and
+forgets them again.
 """
 
 from dataclasses import dataclass
@@ -32,7 +36,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bouquet.core.config import key
+from bouquet.core.config import MOST_STEPS, key
+from bouquet.core.errors import BadInput
 from bouquet.core.scheme import AnyScheme, Averaging, Model, Work
 from bouquet.core.task import Batch, Task
 from bouquet.core.trees import Tree, detach, distance, mix, norm
@@ -81,6 +86,13 @@ class APFL(Averaging[Personal]):
         choices=("last", "average"),
     )
     output_offset: float = key(0.0, "a in the average's weights (t + a)^2", low=0.0)
+    predict_steps: int = key(
+        0,
+        "local steps a client takes before it predicts, as the paper's figures have it",
+        low=0,
+        high=MOST_STEPS,
+        degenerate="0 predicts with what a round ends with",
+    )
 
     def init_personal(self, task: Task, examples: int) -> Personal:
         """V starts at the initial w."""
@@ -107,8 +119,14 @@ class APFL(Averaging[Personal]):
         point = work.descend(objective, point, work.batches[moves:], hold=("alpha",))
         return Model(point.w), Personal(point.v, point.alpha)
 
+    def adapts(self) -> int:
+        """A batch of its own training data for each step before it predicts."""
+        return self.predict_steps
+
     def predictor(self, work: Work, payload: Model, personal: Personal) -> Tree:
-        """v̄ = α v + (1 − α) w with the newest w."""
+        """v̄ = α v + (1 − α) w with the newest w, or after local steps from there."""
+        if self.predict_steps:
+            payload, personal = self.local_update(work, payload, personal)
         return mix(personal.v, payload.w, personal.alpha)
 
     def newcomer(self, work: Work, payload: Model, shared: Tree) -> Tree:
@@ -126,6 +144,11 @@ class APFL(Averaging[Personal]):
 
     def assembled(self) -> AnyScheme:
         """With the output of theorem 3 where it is asked for."""
+        if self.output == "average" and self.predict_steps:
+            raise BadInput(
+                "apfl.predict-steps must be 0 with apfl.output='average', which is an average over "
+                "the steps of training."
+            )
         return self if self.output == "last" else Averaged(self, self.average())
 
     def average(self) -> Average[Mixture, Personal]:

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bouquet.core.errors import BadInput
 from bouquet.core.scheme import Model
 from bouquet.core.trees import Nothing
 from bouquet.strategies import apfl
@@ -146,6 +147,34 @@ def test_apfl_follows_the_recursion_of_its_paper(
         np.testing.assert_allclose(kept["alpha"], alpha, atol=EXACT, rtol=0)
         mixture = alpha * v + (1 - alpha) * shared
         np.testing.assert_allclose(run.predictor(f"{k:03}"), mixture, atol=EXACT, rtol=0)
+
+
+def test_apfl_can_predict_from_the_middle_of_a_round(start: Start, quadratics: Quadratics) -> None:
+    """As its paper's figures do: three more local steps, which neither v, α nor w then remember."""
+    keys: dict[str, Any] = {"rounds": 2, "local_steps": 4, "lr": 0.3, **quadratics.keys}
+    before = start(scheme="apfl", apfl={"alpha": 0.3}, **keys)
+    run = start(scheme="apfl", apfl={"alpha": 0.3, "predict_steps": 3}, **keys)
+    np.testing.assert_array_equal(run.shared(), before.shared())
+    for k, (a, c) in enumerate(clients(quadratics)):
+        kept, w = run.personal(f"{k:03}"), run.shared()
+        v, alpha = kept["v/w"], kept["alpha"]
+        np.testing.assert_array_equal(v, before.personal(f"{k:03}")["v/w"])
+        for step in range(3):
+            slope = a @ (alpha * v + (1 - alpha) * w - c)
+            new_alpha = alpha if step else np.clip(alpha - 0.3 * (v - w) @ slope, 0, 1)
+            w, v, alpha = w - 0.3 * a @ (w - c), v - 0.3 * alpha * slope, new_alpha
+        expected = alpha * v + (1 - alpha) * w
+        np.testing.assert_allclose(run.predictor(f"{k:03}"), expected, atol=EXACT, rtol=0)
+
+
+def test_an_average_over_training_takes_no_steps_after_it(
+    start: Start, quadratics: Quadratics
+) -> None:
+    keys = {"output": "average", "predict_steps": 3}
+    with pytest.raises(
+        BadInput, match=r"^apfl\.predict-steps must be 0 with"
+    ):
+        start(scheme="apfl", apfl=keys, **quadratics.keys)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0])

@@ -1,6 +1,6 @@
 """The papers' experiments on a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -12,12 +12,21 @@ from bouquet.reproduction.recipe import PAPERS, Recipe
 COLOURS = {REPRODUCED: "green", "yes": "green", "no": "red"}
 
 
-def show_recipes(recipes: Sequence[Recipe]) -> None:
-    """Print the experiments there are."""
-    table = Table("recipe", "what it is", "seeds", "minutes a seed", header_style="bold")
-    for one in recipes:
+def show_recipes(recipes: Sequence[Recipe], committed: Container[str]) -> None:
+    """Print the experiments there are, the cheapest first.
+
+    Parameters
+    ----------
+    recipes : sequence of Recipe
+        All of them.
+    committed : container of str
+        Those whose results are there already.
+    """
+    table = Table("recipe", "paper", "what it is", "about", "results", header_style="bold")
+    for one in sorted(recipes, key=lambda one: (one.total_minutes, one.name)):
         what = f"{one.place}: {one.title}" + f" [dim]({one.fraction})" * bool(one.fraction)
-        table.add_row(one.name, what, str(len(one.seeds)), f"{one.minutes:g}")
+        there = "[green]committed" if one.name in committed else "–"
+        table.add_row(one.name, one.paper, what, _long(one.total_minutes), there)
     out.print(table)
     for name, words in PAPERS.items():
         if any(one.paper == name for one in recipes):
@@ -31,10 +40,17 @@ def show_outcome(recipe: Recipe, found: Outcome, place: Path) -> None:
         for one in found.numbers:
             table.add_row(one.label, one.measure, *one.words, _said(one.verdict))
         out.print(table)
+    for choice in found.choices:
+        out.print(f"{choice.label}: {choice.told}", highlight=False, soft_wrap=True)
     for claim in found.claims:
         out.print(f"{claim.says}: {_said(claim.holds)} ({claim.numbers})", soft_wrap=True)
     words = f"{recipe.paper}, {recipe.place}; table.csv, figure.png, result.json: {place}"
     out.print(words, highlight=False, soft_wrap=True)
+
+
+def _long(minutes: float) -> str:
+    """How long something takes, as people say it."""
+    return f"{minutes:.2g} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def _said(verdict: str) -> str:

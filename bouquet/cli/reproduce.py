@@ -33,11 +33,15 @@ def reproduce(
         Path | None,
         typer.Option(help="Write the page of all results in --results.", metavar="FILE"),
     ] = None,
+    workers: Annotated[
+        int, typer.Option(help="Runs that go side by side; 0 = one a core.", min=0)
+    ] = 0,
     quiet: QuietOption = False,
 ) -> None:
     """Run a paper's experiment again and put it beside the published numbers.
 
-    It goes on where it was stopped, if it is called again.
+    Keys that the paper tuned are chosen on the clients' validation data, never on
+    test data. It goes on where it was stopped, if it is called again.
 
     [bold]Examples[/bold]
 
@@ -51,7 +55,7 @@ def reproduce(
     """
     from bouquet.cli.recipes import show_outcome, show_recipes
     from bouquet.core.errors import BadInput
-    from bouquet.reproduction.recipe import find, names
+    from bouquet.reproduction.recipe import committed, find, names
 
     if page is not None:
         from bouquet.reproduction import page as pages
@@ -61,7 +65,7 @@ def reproduce(
         page.write_text(pages.page(results), encoding="utf-8")
         return
     if recipe is None:
-        show_recipes([find(name) for name in names()])
+        show_recipes([find(name) for name in names()], committed())
         return
     from bouquet.reproduction.figure import draw
     from bouquet.reproduction.running import keep
@@ -71,7 +75,7 @@ def reproduce(
     place = out or Path("runs") / "reproduce" / f"{chosen.name}{'-quick' * quick}"
     quiet_flower()
     try:
-        found = run(chosen, place, quiet=quiet)
+        found = run(chosen, place, workers=workers, quiet=quiet)
     except KeyboardInterrupt:
         again = f"reproduce {recipe}{' --quick' * quick}"
         raise Interrupted(again, place, begun=place.exists(), option="--out") from None

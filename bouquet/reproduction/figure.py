@@ -6,7 +6,7 @@ from typing import Any
 
 from bouquet.report.figures import COLOURS, canvas, course_of, saved
 from bouquet.reproduction.outcome import Outcome, is_percent
-from bouquet.reproduction.recipe import Recipe
+from bouquet.reproduction.recipe import BEST, BY, Recipe
 from bouquet.reproduction.running import seeds_of
 from bouquet.storage.files import write_atomically
 from bouquet.storage.runs import Group, read
@@ -64,15 +64,15 @@ def _beside(axis: Any, found: Outcome, measure: str) -> None:
 
 def _course(axis: Any, groups: Sequence[tuple[str, Group]], recipe: Recipe) -> None:
     measured = next((one for entry in recipe.entries for one in entry.published), "")
-    by = recipe.claims[0].by if recipe.claims else "personal.accuracy.mean"
-    whose, what, *_ = (measured or by).split(".")
+    by = measured or (recipe.claims[0].by if recipe.claims else BY)
+    *words, _ = by.removeprefix(BEST).split(".")
+    times = 100 if is_percent(by) else 1
     for place, (label, group) in enumerate(groups):
-        course = course_of(group, f"{whose}_{what}")
-        times = 100 if is_percent(what) else 1
+        course = course_of(group, "_".join(words))
         axis.plot(course.rounds, [times * one for one in course.mean], label=label, linewidth=1.5,
                   color=COLOURS[place % len(COLOURS)],
                   linestyle=("-", "--", ":")[place // len(COLOURS) % 3])  # fmt: skip
-    axis.set(xlabel="round", ylabel=_words(f"{whose}.{what}.mean"))
+    axis.set(xlabel="round", ylabel=_words(".".join([*words, "mean"])))
     axis.legend(fontsize=7)
 
 

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from bouquet.core.config import Scalar
 from bouquet.report.seeds import Spread, spread
-from bouquet.reproduction.recipe import Claim, Entry, Recipe
+from bouquet.reproduction.recipe import BEST, Claim, Entry, Recipe
 
 REPRODUCED, ORDER, NOT = "reproduced", "same order", "not reproduced"
 # Summaries of an entry's runs, one a seed.
@@ -51,12 +52,20 @@ class Number:
         return self.mean - self.published
 
     @property
+    def error(self) -> float:
+        """The standard error of our mean, and so of the difference; NaN where there is one seed."""
+        return self.std / math.sqrt(self.seeds) if self.seeds > 1 else math.nan
+
+    @property
     def words(self) -> tuple[str, str, str]:
-        """The paper's number, ours with its spread, and the difference, as tables have them."""
+        """The paper's number, ours ± their deviation, and the difference ± its standard error."""
         digits = 2 if is_percent(self.measure) else 4
-        spread = f" ± {self.std:.{digits}f}" if self.seeds > 1 and math.isfinite(self.std) else ""
-        ours = f"{self.mean:.{digits}f}{spread}"
-        return f"{self.published:g}", ours, f"{self.difference:+.{digits}f}"
+        ours = f"{self.mean:.{digits}f}"
+        difference = f"{self.difference:+.{digits}f}"
+        if math.isfinite(self.error):
+            ours += f" ± {self.std:.{digits}f}"
+            difference += f" ± {self.error:.{digits}f}"
+        return f"{self.published:g}", ours, difference
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,47 @@ class Held:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """The setting of an entry that does best on validation data.
+
+    Parameters
+    ----------
+    entry, label : str
+        Whose it is.
+    setting : mapping
+        The keys that were tried, with the values that were chosen.
+    tried, diverged : int
+        How many settings there were, and how many of them never came to an end.
+    measure : str
+        What they were compared by.
+    value, loss : float
+        The chosen one's on validation data, over the trials' seeds; an accuracy in percent.
+    """
+
+    entry: str
+    label: str
+    setting: Mapping[str, Scalar]
+    tried: int
+    diverged: int
+    measure: str
+    value: float
+    loss: float
+
+    @property
+    def words(self) -> str:
+        """The setting as people write it."""
+        return " ".join(f"{name}={value}" for name, value in self.setting.items())
+
+    @property
+    def told(self) -> str:
+        """How it was chosen."""
+        out = f", {self.diverged} of which diverged" * bool(self.diverged)
+        digits = 2 if is_percent(self.measure) else 4
+        number = f"{self.measure} {self.value:.{digits}f} on validation data"
+        return f"{self.words} (best of {self.tried}{out}: {number})"
+
+
+@dataclass(frozen=True)
 class Outcome:
     """An experiment's results.
 
@@ -93,12 +143,15 @@ class Outcome:
         What the paper says of them.
     about : mapping
         Commit, machine, hours, seeds.
+    choices : tuple of Choice
+        What was chosen on validation data, of entries that had a choice.
     """
 
     recipe: str
     numbers: tuple[Number, ...]
     claims: tuple[Held, ...]
     about: Mapping[str, Any]
+    choices: tuple[Choice, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """As ``result.json`` has it."""
@@ -109,10 +162,16 @@ class Outcome:
         """As it was before it was written."""
         numbers = tuple(Number(**one) for one in told["numbers"])
         claims = tuple(Held(**one) for one in told["claims"])
-        return cls(told["recipe"], numbers, claims, told["about"])
+        choices = tuple(Choice(**one) for one in told.get("choices", ()))
+        return cls(told["recipe"], numbers, claims, told["about"], choices)
 
 
-def outcome(recipe: Recipe, summaries: Summaries, about: Mapping[str, Any]) -> Outcome:
+def outcome(
+    recipe: Recipe,
+    summaries: Summaries,
+    about: Mapping[str, Any],
+    choices: Sequence[Choice] = (),
+) -> Outcome:
     """Put a recipe's runs beside its paper."""
     found = [
         Number(entry.name, entry.label, measure, value, *_ours(summaries[entry.name], measure))
@@ -120,7 +179,7 @@ def outcome(recipe: Recipe, summaries: Summaries, about: Mapping[str, Any]) -> O
         for measure, value in entry.published.items()
     ]
     claims = tuple(_held(claim, recipe.entries, summaries) for claim in recipe.claims)
-    return Outcome(recipe.name, judged(found), claims, about)
+    return Outcome(recipe.name, judged(found), claims, about, tuple(choices))
 
 
 def judged(numbers: Sequence[Number]) -> tuple[Number, ...]:
@@ -131,11 +190,19 @@ def judged(numbers: Sequence[Number]) -> tuple[Number, ...]:
 def value(summary: Mapping[str, Any], measure: str) -> float:
     """What a summary says of a measure, accuracies in percent; NaN where it says nothing."""
     found: Any = summary
-    for word in measure.split("."):
+    for word in _place(measure):
         found = found.get(word) if isinstance(found, Mapping) else None
     if not isinstance(found, (int, float)):
         return math.nan
     return 100 * found if is_percent(measure) else float(found)
+
+
+def _place(measure: str) -> list[str]:
+    """Where a measure is in a summary; the best of the rounds is called as in their log."""
+    if not measure.startswith(BEST):
+        return measure.split(".")
+    name = measure.removeprefix(BEST).removesuffix(".mean").replace(".", "_")
+    return ["best", name]
 
 
 def is_percent(measure: str) -> bool:

@@ -1,5 +1,6 @@
 """``docs/reproductions.md``: every experiment, the paper's numbers beside ours."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from bouquet.reproduction.outcome import NOT, ORDER, REPRODUCED, Number, Outcome
@@ -15,7 +16,9 @@ files to read and change ([reproduce/](../reproduce)). This page is made from th
 
 *Reproduced* is a number within two standard deviations over seeds, or one point (of a loss: a
 tenth), of the published one. *Same order* is one further off where all entries the paper has more
-than a point apart are in the paper's order. No number was tuned on test data.
+than a point apart are in the paper's order. Ours are ± their standard deviation over seeds, the
+difference ± the standard error of our mean. No number was tuned on test data: what was chosen was
+chosen on a part of each client's training data.
 """
 
 
@@ -62,20 +65,37 @@ def _section(recipe: Recipe, found: Outcome | None, results: Path) -> str:
         words += ["| | measure | paper | ours | difference | |", "|---|---|---|---|---|---|"]
         words += [_row(one) for one in found.numbers]
         words.append("")
+        off = {one.entry for one in found.numbers if one.verdict != REPRODUCED}
+        words += _list(
+            f"**{one.label}:** {one.why}" for one in recipe.entries if one.why and one.name in off
+        )
     if found.claims:
         words += ["| the paper says | holds | ours |", "|---|---|---|"]
         words += [f"| {one.says} | {one.holds} | {one.numbers} |" for one in found.claims]
         words.append("")
+        fail = {one.says for one in found.claims if one.holds != "yes"}
+        words += _list(
+            f"*{one.says}:* {one.why}" for one in recipe.claims if one.why and one.says in fail
+        )
+    if found.choices:
+        words.append("Chosen on validation data, before the test data were looked at:\n")
+        words += _list(f"{one.label}: {one.told}" for one in found.choices)
     if recipe.note:
         words.append(recipe.note.strip() + "\n")
     if (results / recipe.name / "figure.png").exists():
         words.append(f"![{recipe.title}](../reproduce/results/{recipe.name}/figure.png)\n")
     told = found.about
     words.append(
-        f"Seeds {', '.join(map(str, told['seeds']))}; {told['hours']:.2f} hours on "
+        f"Seeds {', '.join(map(str, told['seeds']))}; {told['hours']:.2f} core hours on "
         f"{told['machine']}; commit {told['commit'] or 'unknown'}, torch {told['torch']}.\n"
     )
     return "\n".join(words)
+
+
+def _list(told: Iterable[str]) -> list[str]:
+    """Lines of a list, and an empty one after it."""
+    lines = [f"- {' '.join(one.split())}" for one in told]
+    return [*lines, ""] if lines else []
 
 
 def _row(one: Number) -> str:

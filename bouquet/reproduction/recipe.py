@@ -1,13 +1,34 @@
-"""What an experiment of a paper is: keys, seeds, and the numbers it published."""
+"""What an experiment of a paper is: keys, seeds, and the numbers it published.
 
+A recipe is a TOML file. Beside what every run has (``[keys]``) and each run's own (``[[runs]]``), a
+run may have keys that the paper tuned or does not give::
+
+    [tune]                     # how settings are tried; may be left out
+    seeds = [0]                # the first of the recipe's
+    validation = 0.2           # share of each client's training data that they are compared on
+    keys = { rounds = 50 }     # what is different in trials
+
+    [[runs]]
+    name = "fedu"
+    keys = { scheme = "fedu" }
+    tune = { lr = [0.01, 0.1], fedu = { eta = [0.001, 0.01] } }   # every combination is tried
+    tune-by = "personal.accuracy.mean"   # a place in summary.json, of the validation numbers
+
+With ``--quick`` the first value of each list counts, untried, unless ``[quick]`` has
+``tune = true``. A measure is a place in ``summary.json``; ``best.`` before it makes it the best of
+a run's full evaluations instead of the last.
+"""
+
+import itertools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bouquet.core.config import Scalar, flatten
 from bouquet.core.errors import BadInput
+from bouquet.imports import KEYS
 
 PAPERS = {
     "apfl": "Deng, Kamani and Mahdavi 2020, *Adaptive personalized federated learning*",
@@ -19,10 +40,14 @@ PAPERS = {
 
 _FIELDS = {
     "title", "paper", "place", "minutes", "seeds", "note", "fraction", "keys", "quick", "runs",
-    "claims", "computed",
+    "claims", "computed", "tune",
 }  # fmt: skip
-_OF_RUN = {"name", "label", "keys", "published"}
-_OF_CLAIM = {"says", "better", "by"}
+_OF_RUN = {"name", "label", "keys", "published", "tune", "tune-by", "why"}
+_OF_CLAIM = {"says", "better", "by", "why"}
+_OF_TUNE = {"seeds", "validation", "keys"}
+BY = "personal.accuracy.mean"
+# Of a run's rounds, the log has no more than these over clients.
+BEST, OF_ROUNDS = "best.", ("mean", "p10", "p90")
 
 
 @dataclass(frozen=True)
@@ -38,12 +63,47 @@ class Entry:
     published : mapping of str to float
         The paper's numbers by measure, such as ``personal.accuracy.mean``: a place in
         ``summary.json``. Accuracies are in percent.
+    tune : mapping of str to tuple
+        Keys that are tried, each with its values.
+    tune_by : str
+        The measure they are compared by, on validation data.
+    why : str
+        Why we think ours differ, for where they do.
     """
 
     name: str
     label: str
     keys: Mapping[str, Scalar]
     published: Mapping[str, float] = field(default_factory=dict)
+    tune: Mapping[str, tuple[Scalar, ...]] = field(default_factory=dict)
+    tune_by: str = BY
+    why: str = ""
+
+    @property
+    def settings(self) -> list[dict[str, Scalar]]:
+        """Every combination of the values of what is tried; one that is empty where nothing is."""
+        return [
+            dict(zip(self.tune, one, strict=True)) for one in itertools.product(*self.tune.values())
+        ]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How settings are tried.
+
+    Parameters
+    ----------
+    seeds : tuple of int
+        Of each setting's trials.
+    validation : float
+        The share of each client's training examples that settings are compared on.
+    keys : mapping
+        What is different in trials; ``rounds`` shortens a pipeline's stages alike.
+    """
+
+    seeds: tuple[int, ...]
+    validation: float = 0.2
+    keys: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,11 +118,14 @@ class Claim:
         Entries of which each does at least as well as the next.
     by : str
         The measure.
+    why : str
+        Why we think it does not hold, for where it does not.
     """
 
     says: str
     better: tuple[str, ...]
     by: str
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,6 +154,8 @@ class Recipe:
         What part of the paper's experiment it is, where it is not all.
     computed : str
         ``file.py:function`` beside the recipe that gives the numbers, where no run does.
+    tuning : Tuning
+        How entries' settings are tried.
     """
 
     name: str
@@ -105,10 +170,53 @@ class Recipe:
     note: str = ""
     fraction: str = ""
     computed: str = ""
+    tuning: Tuning = Tuning((0,))
 
-    def keys_of(self, entry: Entry, seed: int) -> dict[str, Scalar]:
-        """All that a run is told."""
-        return {**self.keys, **entry.keys, "seed": seed}
+    def keys_of(
+        self, entry: Entry, seed: int, setting: Mapping[str, Scalar] | None = None
+    ) -> dict[str, Scalar]:
+        """All that a run is told, with a setting of what is tried; the first, if not given."""
+        chosen = entry.settings[0] if setting is None else setting
+        own = {**entry.keys, **chosen}
+        # One node: runs that go side by side need no threads, and end alike on any machine.
+        keys = {"nodes": 1, **self.keys, **own, "seed": seed}
+        if keys.get("pipeline") and "rounds" not in own:
+            keys.pop("rounds", None)  # its stages say how many there are
+        return keys
+
+    def trial_keys(
+        self, entry: Entry, seed: int, setting: Mapping[str, Scalar]
+    ) -> dict[str, Scalar]:
+        """All that a trial is told: as the run, but judged on what it holds out of training."""
+        less = dict(self.tuning.keys)
+        rounds = less.pop("rounds", None)
+        keys = self.keys_of(entry, seed, {**less, **setting})
+        if isinstance(rounds, int) and "rounds" not in setting:
+            keys = shortened(keys, rounds)
+        if not entry.tune_by.startswith(BEST):
+            keys["eval-every"] = 0
+        keys |= {"validation": self.tuning.validation, "evaluate-on": "validation"}
+        return keys | {"save-predictors": False, "save-outcomes": False}
+
+    @property
+    def total_minutes(self) -> float:
+        """About how long all of it takes, trials included, if all entries take alike."""
+        rounds, less = self.keys.get("rounds"), self.tuning.keys.get("rounds")
+        share = less / rounds if isinstance(rounds, int) and isinstance(less, int) else 1.0
+        tried = [len(entry.settings) for entry in self.entries if len(entry.settings) > 1]
+        trials = sum(tried) * len(self.tuning.seeds) * min(1.0, share)
+        return self.minutes * (len(self.seeds) + trials / max(1, len(self.entries)))
+
+
+def shortened(keys: Mapping[str, Scalar], rounds: int) -> dict[str, Scalar]:
+    """Keys of a run of so many rounds; of a pipeline, every stage has its share of them."""
+    words = [word.rpartition(":") for word in str(keys.get("pipeline", "")).split()]
+    if not words or not all(count.isdecimal() for _, _, count in words):  # which parsing refuses
+        return {**keys, "rounds": rounds}
+    share = min(1.0, rounds / max(1, sum(int(count) for _, _, count in words)))
+    stages = [f"{name}:{max(1, round(share * int(count)))}" for name, _, count in words]
+    rest = {name: value for name, value in keys.items() if name != "rounds"}
+    return {**rest, "pipeline": " ".join(stages)}
 
 
 def folder() -> Path:
@@ -120,6 +228,11 @@ def folder() -> Path:
 def names() -> list[str]:
     """The recipes there are."""
     return sorted(path.stem for path in folder().glob("*.toml"))
+
+
+def committed() -> set[str]:
+    """The recipes whose results are beside them."""
+    return {path.parent.name for path in folder().glob("results/*/result.json")}
 
 
 def find(name: str, *, quick: bool = False) -> Recipe:
@@ -146,12 +259,14 @@ def find(name: str, *, quick: bool = False) -> Recipe:
 
 def _read(told: Mapping[str, Any], path: Path, quick: bool) -> Recipe:
     _refuse_others(told, _FIELDS, path, "")
-    keys = flatten(told.get("keys", {}))
+    keys = _keys(told, path)
     less = dict(told.get("quick", {})) if quick else {}
-    seeds = less.pop("seeds", told.get("seeds", [0]))
-    if not isinstance(seeds, list) or not seeds or not all(type(one) is int for one in seeds):
-        raise BadInput(f"{path}: seeds must be whole numbers such as [0, 1, 2], not {seeds!r}.")
-    entries = tuple(_entry(one, path) for one in told.get("runs", []))
+    seeds = _seeds(less.pop("seeds", told.get("seeds", [0])), path)
+    tuned = not quick or less.pop("tune", False) is True
+    quickly = _scalars(flatten(less), path)
+    entries = tuple(_entry(one, path, tuned) for one in told.get("runs", []))
+    if isinstance(quickly.get("rounds"), int):
+        entries = tuple(_short(one, keys, int(quickly["rounds"])) for one in entries)
     known = [one.name for one in entries]
     if len(set(known)) < len(known):
         raise BadInput(f"{path}: every run must have a name of its own.")
@@ -164,18 +279,62 @@ def _read(told: Mapping[str, Any], path: Path, quick: bool) -> Recipe:
     }
     if words["paper"] not in PAPERS:
         raise BadInput(f"{path}: paper must be one of {', '.join(PAPERS)}.")
-    changed = {**keys, **flatten(less)}
     minutes = float(told.get("minutes", 0))
-    return Recipe(path.stem, minutes=minutes, seeds=tuple(seeds), keys=_scalars(changed, path),
-                  entries=entries, claims=claims, **words)  # fmt: skip
+    return Recipe(path.stem, minutes=minutes, seeds=seeds, keys={**keys, **quickly},
+                  entries=entries, claims=claims, tuning=_tuning(told.get("tune", {}), seeds, path),
+                  **words)  # fmt: skip
 
 
-def _entry(told: Mapping[str, Any], path: Path) -> Entry:
+def _short(entry: Entry, common: Mapping[str, Scalar], rounds: int) -> Entry:
+    """An entry whose pipeline, if it has one, is as short as all else."""
+    pipeline = entry.keys.get("pipeline", common.get("pipeline"))
+    if not pipeline:
+        return entry
+    return replace(entry, keys=shortened({**entry.keys, "pipeline": pipeline}, rounds))
+
+
+def _tuning(told: Mapping[str, Any], seeds: tuple[int, ...], path: Path) -> Tuning:
+    _refuse_others(told, _OF_TUNE, path, "[tune] ")
+    share = told.get("validation", Tuning.validation)
+    if type(share) not in (int, float) or not 0 < share <= 0.9:
+        raise BadInput(f"{path}: [tune] validation must be above 0 and at most 0.9, not {share!r}.")
+    tried = _seeds(told.get("seeds", [seeds[0]]), path, "[tune] ")
+    return Tuning(tried, float(share), _keys(told, path))
+
+
+def _seeds(told: object, path: Path, where: str = "") -> tuple[int, ...]:
+    if not isinstance(told, list) or not told or not all(type(one) is int for one in told):
+        raise BadInput(
+            f"{path}: {where}seeds must be whole numbers such as [0, 1, 2], not {told!r}."
+        )
+    return tuple(told)
+
+
+def _entry(told: Mapping[str, Any], path: Path, tuned: bool) -> Entry:
     _refuse_others(told, _OF_RUN, path, "[[runs]] ")
     name = _text(told, "name", path, needed=True)
     published = {key: float(value) for key, value in flatten(told.get("published", {})).items()}  # type: ignore[arg-type]
+    for measure in published:
+        _refuse_unknown_best(measure, path)
     label = _text(told, "label", path) or name
-    return Entry(name, label, _scalars(flatten(told.get("keys", {})), path), published)
+    tune = _tried(told.get("tune", {}), path)
+    if not tuned:
+        tune = {one: values[:1] for one, values in tune.items()}
+    by = _text(told, "tune-by", path) or BY
+    _refuse_unknown_best(by, path)
+    return Entry(name, label, _keys(told, path), published, tune, by, _text(told, "why", path))
+
+
+def _tried(told: Mapping[str, Any], path: Path) -> dict[str, tuple[Scalar, ...]]:
+    """The values of each key that is tried."""
+    found = {}
+    for name, values in flatten(told).items():
+        if not isinstance(values, list) or not values:
+            raise BadInput(f"{path}: tune: {name} must be a list such as [0.01, 0.1].")
+        found[name] = tuple(_scalars({name: one}, path)[name] for one in values)
+        if len(set(found[name])) < len(values):
+            raise BadInput(f"{path}: tune: {name} has a value more than once.")
+    return found
 
 
 def _claim(told: Mapping[str, Any], known: list[str], path: Path) -> Claim:
@@ -184,8 +343,15 @@ def _claim(told: Mapping[str, Any], known: list[str], path: Path) -> Claim:
     for one in better:
         if one not in known:
             raise BadInput(f"{path}: [[claims]] better must name runs, not {one!r}.")
-    by = _text(told, "by", path) or "personal.accuracy.mean"
-    return Claim(_text(told, "says", path, needed=True), better, by)
+    by = _text(told, "by", path) or BY
+    _refuse_unknown_best(by, path)
+    return Claim(_text(told, "says", path, needed=True), better, by, _text(told, "why", path))
+
+
+def _refuse_unknown_best(measure: str, path: Path) -> None:
+    if measure.startswith(BEST) and measure.rpartition(".")[2] not in OF_ROUNDS:
+        listed = ", ".join(OF_ROUNDS)
+        raise BadInput(f"{path}: {measure} must end in one of {listed}, as it has {BEST!r} before.")
 
 
 def _text(told: Mapping[str, Any], name: str, path: Path, needed: bool = False) -> str:
@@ -195,11 +361,23 @@ def _text(told: Mapping[str, Any], name: str, path: Path, needed: bool = False) 
     return found
 
 
+def _keys(told: Mapping[str, Any], path: Path) -> dict[str, Scalar]:
+    """The table ``keys`` of a table."""
+    return _scalars(flatten(told.get("keys", {})), path)
+
+
 def _scalars(flat: Mapping[str, object], path: Path) -> dict[str, Scalar]:
     for name, value in flat.items():
         if not isinstance(value, (bool, int, float, str)):
             raise BadInput(f"{path}: {name} must be one value, not {value!r}.")
-    return dict(flat)  # type: ignore[arg-type]
+    return {name: _beside(path, name, value) for name, value in flat.items()}  # type: ignore[arg-type]
+
+
+def _beside(path: Path, name: str, value: Scalar) -> Scalar:
+    """A file of code that is named as beside the recipe, by where it is."""
+    if name not in ("scheme", *KEYS) or not str(value).startswith("./"):
+        return value
+    return str(path.parent.absolute() / str(value))
 
 
 def _refuse_others(told: Mapping[str, Any], known: set[str], path: Path, where: str) -> None:

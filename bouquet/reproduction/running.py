@@ -3,19 +3,35 @@
 import json
 import os
 import platform
+import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bouquet import jobs
+from bouquet.core.errors import BadInput, RunFailed
 from bouquet.imports import imported
-from bouquet.jobs import Plan
-from bouquet.reproduction.outcome import NOT, REPRODUCED, Number, Outcome, outcome
+from bouquet.progress import Overall, overall
+from bouquet.reproduction.outcome import NOT, REPRODUCED, Choice, Number, Outcome, outcome
 from bouquet.reproduction.recipe import Entry, Recipe, folder
-from bouquet.storage.files import write_atomically
+from bouquet.reproduction.tuning import (
+    FOLDER,
+    choices_of,
+    refuse_another,
+    run_in,
+    summary_of,
+    trials_of,
+)
+from bouquet.storage.files import made, write_atomically
+from bouquet.storage.runfolder import RunFolder
 from bouquet.storage.runs import read_summary
+from bouquet.sweeping.crew import Crew, crew
+from bouquet.sweeping.lock import LOCK, locked
+from bouquet.sweeping.trials import Trial
+from bouquet.sweeping.worker import News
 
 # What is known by algebra is known to so much.
 EXACT = 1e-9
@@ -26,31 +42,21 @@ def seeds_of(recipe: Recipe, entry: Entry, out: Path) -> list[Path]:
     return [out / f"{entry.name}-seed{seed}" for seed in recipe.seeds]
 
 
-def runs_of(recipe: Recipe, out: Path) -> dict[Path, dict[str, Any]]:
-    """Each run's folder and keys, all entries of a seed before the next seed."""
-    return {
-        out / f"{entry.name}-seed{seed}": recipe.keys_of(entry, seed)
+def finals_of(recipe: Recipe, out: Path, choices: Iterable[Choice] = ()) -> list[Trial]:
+    """The runs whose numbers count, with what was chosen; a seed's before the next seed's."""
+    chosen = {one.entry: one.setting for one in choices}
+    return [
+        run_in(
+            out / f"{entry.name}-seed{seed}",
+            recipe.keys_of(entry, seed, chosen.get(entry.name)),
+            chosen.get(entry.name, {}),
+        )
         for seed in recipe.seeds
         for entry in recipe.entries
-    }
+    ]
 
 
-def plans(recipe: Recipe, out: Path) -> list[Plan]:
-    """The runs that are not finished: to start, or to go on with."""
-    found = []
-    for place, keys in runs_of(recipe, out).items():
-        if read_summary(place / "summary.json"):
-            continue
-        note = f" {place.name}"
-        begun = (place / "server" / "checkpoint.safetensors").exists()
-        if begun:
-            found.append(Plan(keys, place, note))
-        else:
-            found.append(Plan(keys | {"out": str(place)}, note=note))
-    return found
-
-
-def reproduce(recipe: Recipe, out: Path, *, quiet: bool = False) -> Outcome:
+def reproduce(recipe: Recipe, out: Path, *, workers: int = 0, quiet: bool = False) -> Outcome:
     """Run what is not run yet, and put it beside the paper.
 
     Parameters
@@ -59,23 +65,99 @@ def reproduce(recipe: Recipe, out: Path, *, quiet: bool = False) -> Outcome:
         What to run.
     out : Path
         The folder of its runs; what is finished there is not run again.
+    workers : int
+        How many runs go side by side, each in a process of its own; 0 for one a core, 1 for this
+        process alone. It changes no number.
     quiet : bool
         Whether to show no progress.
     """
     if recipe.computed:
         return _computed(recipe, out)
-    jobs.simulate(jobs.prepared(plans(recipe, out), "inline"), "inline", quiet=quiet)
+    tried = [trials_of(recipe, entry, out) for entry in recipe.entries]
+    trials = [one for settings in tried for alike in settings for one in alike]
+    # Before the choice the first settings stand in: to refuse wrong keys now, and count rounds.
+    finals = finals_of(recipe, out)
+    certain = tuple(entry for entry in recipe.entries if len(entry.settings) == 1)
+    for one in finals_of(replace(recipe, entries=certain), out):
+        refuse_another(one)
+    rounds = sum(one.rounds for one in (*trials, *finals))
+    RunFolder(out).check_writable()
+    with (
+        made(out),
+        locked(out) as keep,
+        _tidy(out),
+        overall(len(trials) + len(finals), rounds, quiet) as progress,
+        crew("inline", workers, False, out / "logs", keep) as hands,
+    ):
+        _do(trials, out, hands, progress, light=True)
+        failed = _do(finals_of(recipe, out, choices_of(recipe, out)), out, hands, progress)
+    if failed:
+        raise RunFailed(f"{', '.join(failed)} failed: {next(iter(failed.values()))}")
     return read(recipe, out)
+
+
+def _do(
+    runs: Sequence[Trial], out: Path, crew: Crew, progress: Overall, light: bool = False
+) -> dict[str, str]:
+    """Have runs done that are not, side by side; returns why some failed.
+
+    Of light ones only what they found out stays, and one that failed is never tried again: it
+    would diverge again.
+    """
+    failed: dict[str, str] = {}
+    left = []
+    for one in runs:
+        refuse_another(one)
+        if one.done(one.rounds):
+            progress.skip(_called(one, out), one.rounds)
+        else:
+            left.append(one)
+
+    def hear(place: int, news: News) -> None:
+        one = left[place]
+        if news.kind == "round":
+            progress.at(_called(one, out), news.round)
+            return
+        if news.kind == "failed":
+            failed[_called(one, out)] = news.words
+        progress.end(_called(one, out), one.rounds, news.kind.replace("done", ""))
+        if light:
+            if news.kind == "failed":
+                one.fail(news.words)
+            one.lighten()
+
+    # Each by itself: bouquet simulate with the same keys ends with the same bits.
+    crew.run([[one.plan(one.rounds)] for one in left], hear)
+    return failed
+
+
+def _called(one: Trial, out: Path) -> str:
+    return str(one.folder.relative_to(out))
+
+
+@contextmanager
+def _tidy(out: Path) -> Iterator[None]:
+    """Of what is refused before a run began, nothing is left."""
+    try:
+        yield
+    except BadInput:
+        if not any(out.rglob("config.toml")):
+            for part in (FOLDER, "logs"):
+                shutil.rmtree(out / part, ignore_errors=True)
+            (out / LOCK).unlink(missing_ok=True)
+        raise
 
 
 def read(recipe: Recipe, out: Path) -> Outcome:
     """What the finished runs in a folder say."""
     summaries = {
-        entry.name: [read_summary(one / "summary.json") for one in seeds_of(recipe, entry, out)]
+        entry.name: [summary_of(one) for one in seeds_of(recipe, entry, out)]
         for entry in recipe.entries
     }
-    spent = sum(one.get("seconds", 0.0) for several in summaries.values() for one in several)
-    return outcome(recipe, summaries, about(recipe.seeds, spent / 3600))
+    every = out.rglob("summary.json")  # trials too
+    spent = sum(read_summary(one).get("seconds", 0.0) for one in every)
+    when = about(recipe.seeds, spent / 3600)
+    return outcome(recipe, summaries, when, choices_of(recipe, out))
 
 
 def _computed(recipe: Recipe, out: Path) -> Outcome:
@@ -135,8 +217,11 @@ def kept(place: Path) -> Outcome | None:
 
 
 def _csv(found: Outcome) -> str:
-    lines = ["entry,measure,published,mean,std,seeds,difference,verdict"]
+    lines = ["entry,measure,published,mean,std,seeds,difference,error,verdict,chosen"]
+    chosen = {one.entry: one.words for one in found.choices}
     for one in found.numbers:
-        numbers = f"{one.published:g},{one.mean:.4f},{one.std:.4f},{one.seeds},{one.difference:.4f}"
-        lines.append(f'"{one.label}",{one.measure},{numbers},{one.verdict}')
+        numbers = [one.mean, one.std, one.seeds, one.difference, one.error]
+        cells = [f"{cell:.4f}" if isinstance(cell, float) else str(cell) for cell in numbers]
+        ours = ",".join([f"{one.published:g}", *cells, one.verdict])
+        lines.append(f'"{one.label}",{one.measure},{ours},"{chosen.get(one.entry, "")}"')
     return "\n".join(lines) + "\n"

@@ -25,8 +25,8 @@ With ``apfl.output = average`` a client predicts with the output of theorem 3,
 α_i v̂_i + (1 − α_i) ŵ, where v̂_i and ŵ average v_i and the mean of the round's w_j over all
 steps t with the weights p_t. A client that sits rounds out averages over the steps it took.
 
-The paper's figures judge a client in the middle of a round, after its τ local steps, when w_i is its
-own copy of w. With ``apfl.predict-steps = τ`` a client takes such steps before it predicts, and
+The paper's figures judge a client in the middle of a round, after its τ local steps, when w_i is
+its own copy of w. With ``apfl.predict-steps = τ`` a client takes such steps before it predicts, and
 forgets them again.
 """
 

@@ -62,17 +62,25 @@ def _beside(axis: Any, found: Outcome, measure: str) -> None:
     axis.legend(fontsize=8, loc="best")
 
 
-def _course(axis: Any, groups: Sequence[tuple[str, Group]], recipe: Recipe) -> None:
+def followed_in(recipe: Recipe) -> str:
+    """What is drawn over the rounds: the first number there is, or what the first claim is about.
+
+    It is of every round, also where the best of them counts.
+    """
     measured = next((one for entry in recipe.entries for one in entry.published), "")
     by = measured or (recipe.claims[0].by if recipe.claims else BY)
-    *words, _ = by.removeprefix(BEST).split(".")
-    times = 100 if is_percent(by) else 1
+    return by.removeprefix(BEST).rpartition(".")[0]
+
+
+def _course(axis: Any, groups: Sequence[tuple[str, Group]], recipe: Recipe) -> None:
+    followed = followed_in(recipe)
+    times = 100 if is_percent(followed) else 1
     for place, (label, group) in enumerate(groups):
-        course = course_of(group, "_".join(words))
+        course = course_of(group, followed.replace(".", "_"))
         axis.plot(course.rounds, [times * one for one in course.mean], label=label, linewidth=1.5,
                   color=COLOURS[place % len(COLOURS)],
                   linestyle=("-", "--", ":")[place // len(COLOURS) % 3])  # fmt: skip
-    axis.set(xlabel="round", ylabel=_words(".".join([*words, "mean"])))
+    axis.set(xlabel="round", ylabel=_words(f"{followed}.mean"))
     axis.legend(fontsize=7)
 
 

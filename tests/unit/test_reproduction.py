@@ -19,7 +19,7 @@ from bouquet.core.errors import BadInput, RunFailed
 from bouquet.imports import imported
 from bouquet.jobs import Plan
 from bouquet.reproduction import running
-from bouquet.reproduction.figure import draw
+from bouquet.reproduction.figure import draw, followed_in
 from bouquet.reproduction.outcome import NOT, ORDER, REPRODUCED, Number, judged, outcome, value
 from bouquet.reproduction.page import page
 from bouquet.reproduction.recipe import Recipe, find, folder, names, shortened
@@ -309,6 +309,7 @@ def test_the_best_setting_on_validation_data_runs_with_every_seed(
     for path in trials.values():
         keys = told(path)
         assert (keys["validation"], keys["evaluate-on"], keys["seed"]) == (0.2, "validation", 0)
+        assert not {"server", "state"} & {one.name for one in path.iterdir()}
     accuracy = {
         lr: read_summary(path / "summary.json")["shared"]["accuracy"]["mean"]
         for lr, path in trials.items()
@@ -527,7 +528,7 @@ def test_a_recipe_may_ask_for_the_best_round(tmp_path: Path) -> None:
     accuracies = [one["metrics"]["shared_accuracy"] for one in events]
     assert len(accuracies) == 4
     assert found.numbers[0].mean == pytest.approx(100 * max(a for a in accuracies if a is not None))
-    draw(recipe, found, tmp_path / "out", tmp_path)
+    assert followed_in(recipe) == "shared.accuracy"
 
 
 @pytest.mark.parametrize(
@@ -589,16 +590,16 @@ def cli(
 def test_recipes_are_listed_by_what_they_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name, minutes in (("slow", 300), ("fast", 2), ("middle", 30)):
+    for name, minutes in (("a", 300), ("b", 2), ("c", 30)):
         text = RECIPE.replace("seeds = [0, 1]", f"seeds = [0, 1]\nminutes = {minutes}")
         (tmp_path / f"{name}.toml").write_text(text)
-    (tmp_path / "results" / "fast").mkdir(parents=True)
-    (tmp_path / "results" / "fast" / "result.json").write_text("{}")
+    (tmp_path / "results" / "b").mkdir(parents=True)
+    (tmp_path / "results" / "b" / "result.json").write_text("{}")
     monkeypatch.setattr("bouquet.reproduction.recipe.folder", lambda: tmp_path)
     code, out = cli(monkeypatch, capfd)
     rows = [line for line in out.splitlines() if "table 9" in line]
     assert code == 0
-    assert [re.findall(r"\w+", row)[0] for row in rows] == ["fast", "middle", "slow"]
+    assert [re.findall(r"\w+", row)[0] for row in rows] == ["b", "c", "a"]
     assert ["4 min" in rows[0], "60 min" in rows[1], "10.0 h" in rows[2]] == [True] * 3
     assert ["committed" in row for row in rows] == [True, False, False]
     assert all("apfl" in row and "two schemes" in row for row in rows)

@@ -33,6 +33,7 @@ from bouquet.flower.private import log
 from bouquet.problem import Problem, problem, started_from
 from bouquet.settings import Settings
 from bouquet.storage.files import sweep, write_atomically
+from bouquet.storage.marker import NotShared, check_shared
 
 # The stores of nodes that keep their clients' state in this process's memory, by run folder.
 _memories: dict[str, Store] = {}
@@ -55,21 +56,26 @@ def query(prepare: Prepare, message: Message, context: Context) -> Message:
         order, node = prepare(message, context)
         reply = Message(_introduce(node, context), reply_to=message)
         return _recorded(reply, order, context, "query")
-    except BadInput as error:  # for the server to pass on to the user as it is
-        note = ConfigRecord({"refused": str(error)})
-        return Message(wire.content({}, MetricRecord(), note), reply_to=message)
+    except BadInput as error:
+        return _refusal(error, message)
 
 
 def train(prepare: Prepare, message: Message, context: Context) -> Message:
     """Train the clients the message names."""
-    order, node = prepare(message, context)
+    try:
+        order, node = prepare(message, context)
+    except NotShared as error:
+        return _refusal(error, message)
     result = node.train(order.round, order.clients, order.weights, order.arrays)
     return _recorded(_reply(result, order, message), order, context, "train")
 
 
 def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
     """Evaluate the clients the message names."""
-    order, node = prepare(message, context)
+    try:
+        order, node = prepare(message, context)
+    except NotShared as error:
+        return _refusal(error, message)
     result = node.evaluate(
         order.round,
         order.clients,
@@ -93,7 +99,9 @@ def prepared(message: Message, context: Context) -> tuple[Order, Node]:
     own = device(context.node_config)
     order = read_order(message, own)
     settings = order.settings
-    if own is not None:  # where the server's files are is none of a device's business
+    if own is None:  # each time: a cluster's worker may be of any machine, for any message
+        check_shared(order.markers)
+    else:  # where the server's files are is none of a device's business
         # It reads its own file of weights, and only where a run starts from such a file.
         weights = own.weights if settings.model.weights_sha256 else ""
         settings = replace(
@@ -221,6 +229,12 @@ def _reply(result: Result, order: Order, message: Message) -> Message:
         }
     )
     return Message(wire.content(result.mean, MetricRecord(metrics), note), reply_to=message)
+
+
+def _refusal(error: BadInput, message: Message) -> Message:
+    """A sentence for the server to pass on to the user as it is."""
+    note = ConfigRecord({"refused": str(error)})
+    return Message(wire.content({}, MetricRecord(), note), reply_to=message)
 
 
 def _recorded(reply: Message, order: Order, context: Context, kind: str) -> Message:

@@ -3,6 +3,7 @@
 import functools
 import json
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from logging import WARNING
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from bouquet.client_app.audit import record_reply
+from bouquet.client_app.audit import record_refusal, record_reply
 from bouquet.client_app.device import Device, device
 from bouquet.client_app.node import Node, Result
 from bouquet.client_app.orders import Order, read_order
@@ -44,10 +45,34 @@ Prepare = Callable[[Message, Context], tuple[Order, Node]]
 
 def answering(prepare: Prepare, app: ClientApp) -> ClientApp:
     """Let an app answer the server's messages, with the model and the data ``prepare`` finds."""
-    app.query()(functools.partial(query, prepare))
-    app.train()(functools.partial(train, prepare))
-    app.evaluate()(functools.partial(evaluate, prepare))
+    for kind, add, handle in (
+        ("query", app.query, query),
+        ("train", app.train, train),
+        ("evaluate", app.evaluate, evaluate),
+    ):
+        add()(functools.partial(_accounted_for, kind, functools.partial(handle, prepare)))
     return app
+
+
+def _accounted_for(
+    kind: str, handle: Callable[[Message, Context], Message], message: Message, context: Context
+) -> Message:
+    """Have a device put on record also why it did not follow a message: Flower sends the reason."""
+    try:
+        reply = handle(message, context)
+    except Exception as error:
+        _record_refusal(context, kind, str(error))
+        raise
+    note = reply.content.config_records[wire.NOTE]
+    if "refused" in note:
+        _record_refusal(context, kind, str(note["refused"]))
+    return reply
+
+
+def _record_refusal(context: Context, kind: str, sentence: str) -> None:
+    with suppress(BadInput):  # a node that does not know who it is has no place for a record
+        if (own := device(context.node_config)) is not None:
+            record_refusal(own, kind, sentence)
 
 
 def query(prepare: Prepare, message: Message, context: Context) -> Message:
@@ -241,7 +266,8 @@ def _recorded(reply: Message, order: Order, context: Context, kind: str) -> Mess
     """A reply, which on a device leaves only once it is on record."""
     own = device(context.node_config)
     if own is not None:
-        record_reply(own, order.state_dir, kind, order.round, reply)
+        scheme = order.settings.scheme
+        record_reply(own, order.state_dir, scheme, kind, order.round, reply)
     return reply
 
 

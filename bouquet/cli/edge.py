@@ -29,7 +29,14 @@ def superlink(
         ),
     ] = None,
     fleet: Annotated[str, typer.Option(help="Where nodes connect.")] = "0.0.0.0:9092",
-    control: Annotated[str, typer.Option(help="Where runs are started.")] = "127.0.0.1:8000",
+    control: Annotated[
+        str,
+        typer.Option(
+            help="Where runs are started; 127.0.0.1:8000, or from Flower 1.40 on where nodes "
+            "connect.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """The server's half of a deployment: certificates the first time, then flower-superlink.
 
@@ -41,10 +48,11 @@ def superlink(
       bouquet superlink --folder link --name server.example.org
     """
     from bouquet.core.errors import BadInput
+    from bouquet.deploy.addresses import addresses
     from bouquet.deploy.certificates import make_certificates
     from bouquet.deploy.commands import environment, link_command
 
-    place = folder.absolute()
+    place, listens = folder.absolute(), addresses(fleet, control)
     if (place / "ca.pem").exists():
         if names:
             raise BadInput(f"--name: {folder} has certificates already; leave it out.")
@@ -55,10 +63,10 @@ def superlink(
         make_certificates(place, [*names, "localhost", "127.0.0.1"])
     home = place / "flower"
     home.mkdir(exist_ok=True)
-    connection = f'address = "{control}"\nroot-certificates = "{place / "ca.pem"}"\n'
+    connection = f'address = "{listens.control}"\nroot-certificates = "{place / "ca.pem"}"\n'
     text = f'[superlink]\ndefault = "bouquet"\n\n[superlink.bouquet]\n{connection}'
     (home / "config.toml").write_text(text, "utf-8")
-    _become(link_command(place, fleet, control), environment(home))
+    _become(link_command(place, listens), environment(home))
 
 
 @node_app.callback()

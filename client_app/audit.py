@@ -1,6 +1,10 @@
-"""A device's record of what it sent: names, shapes, bytes and hashes, never the numbers."""
+"""A device's record of what it sent: every field of every reply.
+
+Of tensors it has names, shapes, bytes and hashes; numbers and words, which are few, as they are.
+"""
 
 import json
+import os
 import resource
 import sys
 import time
@@ -14,13 +18,21 @@ from torch import Tensor
 
 from bouquet.client_app.device import Device
 from bouquet.client_app.stores import read_state
+from bouquet.core.scheme import AnyScheme
 from bouquet.core.trees import Tree, digest
 from bouquet.core.untrusted import listed, text, whole
 from bouquet.flower import wire
 from bouquet.storage.files import BadFile, file_name
 
+# Where refusals are on record: a message that cannot be followed may not even say its run.
+REFUSED = "refused"
+# What the record says of code that did not belong to the device.
+SENT = "sent with the run"
 
-def record_reply(device: Device, run: str, kind: str, round_: int, reply: Message) -> None:
+
+def record_reply(
+    device: Device, run: str, scheme: AnyScheme, kind: str, round_: int, reply: Message
+) -> None:
     """Add a line about a reply to the run's record, before the reply leaves.
 
     Parameters
@@ -29,6 +41,8 @@ def record_reply(device: Device, run: str, kind: str, round_: int, reply: Messag
         Whose reply it is.
     run : str
         The run's name, as the server gives it.
+    scheme : Scheme
+        What it is a round of.
     kind : str
         The message's kind: query, train or evaluate.
     round_ : int
@@ -38,24 +52,57 @@ def record_reply(device: Device, run: str, kind: str, round_: int, reply: Messag
     """
     content = reply.content
     arrays = wire.unpack(content.array_records[wire.ARRAYS])
+    words = dict(content.config_records[wire.NOTE])
     line = {
-        "version": 1,
-        "time": time.time(),
         "kind": kind,
         "round": round_,
-        "clients": content.config_records[wire.NOTE].get("clients", []),
+        "scheme": scheme.name,
+        # What the server can make of it is the method's doing, and the device's owner should know.
+        "derivable": scheme.exception or scheme.derivable,
+        "clients": words.get("clients", []),
         "bytes": wire.size(content),
         "arrays": [_about(name, value) for name, value in arrays.items()],
-        "metrics": sorted(content.metric_records[wire.METRICS]),
-        "words": sorted(content.config_records[wire.NOTE]),
+        "metrics": dict(content.metric_records[wire.METRICS]),
+        "words": words,
         "personal": _personal_in(arrays, _stored(device, run)),
+    }
+    _write(device, run.partition("/")[0], line)
+
+
+def record_refusal(device: Device, kind: str, sentence: str) -> None:
+    """Add a line about a message that was not followed: the reason leaves, and nothing else."""
+    line = {
+        "kind": kind,
+        "round": 0,
+        "clients": [],
+        "bytes": len(sentence.encode()),
+        "arrays": [],
+        "metrics": {},
+        "words": {"refused": sentence},
+        "personal": [],
+    }
+    _write(device, REFUSED, line)
+
+
+def _write(device: Device, name: str, line: dict[str, Any]) -> None:
+    told = {
+        "version": 2,
+        "time": time.time(),
+        "code": _whose_code(),
+        **line,
         # A process lives for one message, so these are the message's own.
         "cpu_seconds": time.process_time(),
         "peak_memory": _peak_memory(),
     }
     device.sent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(device.sent / f"{file_name(run.partition('/')[0])}.jsonl", "a") as file:
-        file.write(json.dumps(line) + "\n")
+    with open(device.sent / f"{file_name(name)}.jsonl", "a") as file:
+        file.write(json.dumps(told) + "\n")
+
+
+def _whose_code() -> str:
+    """Whether this very code is what is installed here, or came with the run, as Flower's may."""
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    return SENT if Path(__file__).resolve().is_relative_to(home.resolve()) else "installed"
 
 
 def read_records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -72,6 +119,18 @@ def read_records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             except (ValueError, TypeError, KeyError, RecursionError) as error:
                 raise BadFile(f"{path} is damaged (line {number}).") from error
             yield path.stem, fields
+
+
+def other_fields(line: dict[str, Any]) -> dict[str, Any]:
+    """What a reply had beside tensors: its numbers and words, by name.
+
+    The first version of the record had the names alone.
+    """
+    found: dict[str, Any] = {}
+    for part in ("metrics", "words"):
+        held = line.get(part, {})
+        found |= held if isinstance(held, dict) else dict.fromkeys(held, "")
+    return found
 
 
 def _about(name: str, value: Tensor) -> dict[str, Any]:

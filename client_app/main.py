@@ -3,6 +3,7 @@
 import functools
 import json
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 from logging import WARNING
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from bouquet.client_app.audit import record_reply
+from bouquet.client_app.audit import record_refusal, record_reply
 from bouquet.client_app.device import Device, device
 from bouquet.client_app.node import Node, Result
 from bouquet.client_app.orders import Order, read_order
@@ -33,6 +34,7 @@ from bouquet.flower.private import log
 from bouquet.problem import Problem, problem, started_from
 from bouquet.settings import Settings
 from bouquet.storage.files import sweep, write_atomically
+from bouquet.storage.marker import NotShared, check_shared
 
 # The stores of nodes that keep their clients' state in this process's memory, by run folder.
 _memories: dict[str, Store] = {}
@@ -43,10 +45,34 @@ Prepare = Callable[[Message, Context], tuple[Order, Node]]
 
 def answering(prepare: Prepare, app: ClientApp) -> ClientApp:
     """Let an app answer the server's messages, with the model and the data ``prepare`` finds."""
-    app.query()(functools.partial(query, prepare))
-    app.train()(functools.partial(train, prepare))
-    app.evaluate()(functools.partial(evaluate, prepare))
+    for kind, add, handle in (
+        ("query", app.query, query),
+        ("train", app.train, train),
+        ("evaluate", app.evaluate, evaluate),
+    ):
+        add()(functools.partial(_accounted_for, kind, functools.partial(handle, prepare)))
     return app
+
+
+def _accounted_for(
+    kind: str, handle: Callable[[Message, Context], Message], message: Message, context: Context
+) -> Message:
+    """Have a device put on record also why it did not follow a message: Flower sends the reason."""
+    try:
+        reply = handle(message, context)
+    except Exception as error:
+        _record_refusal(context, kind, str(error))
+        raise
+    note = reply.content.config_records[wire.NOTE]
+    if "refused" in note:
+        _record_refusal(context, kind, str(note["refused"]))
+    return reply
+
+
+def _record_refusal(context: Context, kind: str, sentence: str) -> None:
+    with suppress(BadInput):  # a node that does not know who it is has no place for a record
+        if (own := device(context.node_config)) is not None:
+            record_refusal(own, kind, sentence)
 
 
 def query(prepare: Prepare, message: Message, context: Context) -> Message:
@@ -55,21 +81,26 @@ def query(prepare: Prepare, message: Message, context: Context) -> Message:
         order, node = prepare(message, context)
         reply = Message(_introduce(node, context), reply_to=message)
         return _recorded(reply, order, context, "query")
-    except BadInput as error:  # for the server to pass on to the user as it is
-        note = ConfigRecord({"refused": str(error)})
-        return Message(wire.content({}, MetricRecord(), note), reply_to=message)
+    except BadInput as error:
+        return _refusal(error, message)
 
 
 def train(prepare: Prepare, message: Message, context: Context) -> Message:
     """Train the clients the message names."""
-    order, node = prepare(message, context)
+    try:
+        order, node = prepare(message, context)
+    except NotShared as error:
+        return _refusal(error, message)
     result = node.train(order.round, order.clients, order.weights, order.arrays)
     return _recorded(_reply(result, order, message), order, context, "train")
 
 
 def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
     """Evaluate the clients the message names."""
-    order, node = prepare(message, context)
+    try:
+        order, node = prepare(message, context)
+    except NotShared as error:
+        return _refusal(error, message)
     result = node.evaluate(
         order.round,
         order.clients,
@@ -93,7 +124,9 @@ def prepared(message: Message, context: Context) -> tuple[Order, Node]:
     own = device(context.node_config)
     order = read_order(message, own)
     settings = order.settings
-    if own is not None:  # where the server's files are is none of a device's business
+    if own is None:  # each time: a cluster's worker may be of any machine, for any message
+        check_shared(order.markers)
+    else:  # where the server's files are is none of a device's business
         # It reads its own file of weights, and only where a run starts from such a file.
         weights = own.weights if settings.model.weights_sha256 else ""
         settings = replace(
@@ -223,11 +256,18 @@ def _reply(result: Result, order: Order, message: Message) -> Message:
     return Message(wire.content(result.mean, MetricRecord(metrics), note), reply_to=message)
 
 
+def _refusal(error: BadInput, message: Message) -> Message:
+    """A sentence for the server to pass on to the user as it is."""
+    note = ConfigRecord({"refused": str(error)})
+    return Message(wire.content({}, MetricRecord(), note), reply_to=message)
+
+
 def _recorded(reply: Message, order: Order, context: Context, kind: str) -> Message:
     """A reply, which on a device leaves only once it is on record."""
     own = device(context.node_config)
     if own is not None:
-        record_reply(own, order.state_dir, kind, order.round, reply)
+        scheme = order.settings.scheme
+        record_reply(own, order.state_dir, scheme, kind, order.round, reply)
     return reply
 
 

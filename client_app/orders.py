@@ -44,6 +44,8 @@ class Order:
     folders : dict
         Where a simulated node writes ``predictors``, ``outcomes`` and ``diagnostics``; empty
         for nowhere.
+    markers : tuple of str
+        Files that a simulated node must see, or its folders are not the run's.
     """
 
     settings: Settings
@@ -57,6 +59,7 @@ class Order:
     adapt: int
     folders: dict[str, str]
     first: int = 1
+    markers: tuple[str, ...] = ()
 
 
 def read_order(message: Message, own: Device | None = None) -> Order:
@@ -99,6 +102,7 @@ def _order(message: Message) -> Order:
         whole(note.get("adapt", -1), "adapt", -1, settings.join.rounds),
         {what: _folder(note, what) for what in ("predictors", "outcomes", "diagnostics")},
         whole(note.get("first-round", 1), "first-round", 1, max(1, round_)),
+        tuple(listed(note.get("markers", []), "markers", text)),
     )
 
 

@@ -30,6 +30,7 @@ from bouquet.server_app.summary import (
 from bouquet.settings import Settings
 from bouquet.stages import Stage
 from bouquet.storage.events import Event, Host, Observer
+from bouquet.storage.marker import marked
 from bouquet.storage.runfolder import Checkpoint, RunFolder, new_name
 
 
@@ -71,19 +72,22 @@ def run(
     settings = settings.pinned()
     stop, deployed = stop or threading.Event(), engine == "grpc"
     name = folder.read_name() if resume else new_name()
-    assembly = _assembly(settings, folder, name, engine)
-    assembly.roster.update(grid, assembly.settings, str(assembly.states), stop, deployed)
-    hold_back_newcomers(settings, assembly.roster)
-    for stage in settings.stages:
-        assembly.strategy(stage).gather(1)  # what a scheme refuses must not leave a folder behind
-    if resume:
-        saved = _reopened(folder, settings, assembly, name, deployed)
-    else:
-        saved = _opened(folder, settings, assembly, name, deployed)
-    rounds = _Rounds(grid, folder, assembly, observe, stop, deployed)
-    rounds.events = folder.read_events(saved.round)
-    strategy = rounds.play(settings.stages, saved)
-    return _ended(rounds, strategy, engine)
+    if not (resume or deployed):
+        _check_empty(_states(settings, folder))
+    with marked(*_written_to(settings, folder, engine)) as markers:
+        assembly = _assembly(settings, folder, name, engine, markers)
+        assembly.roster.update(grid, assembly.settings, str(assembly.states), stop, deployed)
+        hold_back_newcomers(settings, assembly.roster)
+        for stage in settings.stages:
+            assembly.strategy(stage).gather(1)  # what a scheme refuses must not leave a folder
+        if resume:
+            saved = _reopened(folder, settings, assembly, name, deployed)
+        else:
+            saved = _opened(folder, settings, assembly, name)
+        rounds = _Rounds(grid, folder, assembly, observe, stop, deployed)
+        rounds.events = folder.read_events(saved.round)
+        strategy = rounds.play(settings.stages, saved)
+        return _ended(rounds, strategy, engine)
 
 
 def full_evaluation(settings: Settings, round_: int, stage: Stage) -> bool:
@@ -190,9 +194,11 @@ class _Rounds:
             self.folder.append_history(history_line(round_, self.scores, diagnostics))
 
 
-def _assembly(settings: Settings, folder: RunFolder, name: str, engine: str) -> Assembly:
+def _assembly(
+    settings: Settings, folder: RunFolder, name: str, engine: str, markers: list[str]
+) -> Assembly:
     """What strategies are made of; a device has folders of its own, and is told a name alone."""
-    told, roster = for_nodes(settings, engine), Roster()
+    told, roster = for_nodes(settings, engine), Roster(markers=markers)
     if engine == "grpc":
         own = settings.model.weights
         return Assembly(told, roster, Path(name), Path("predictors"), weights=own)
@@ -210,13 +216,20 @@ def _states(settings: Settings, folder: RunFolder) -> Path:
     return Path(settings.run.state_dir) if settings.run.state_dir else folder.states
 
 
-def _opened(
-    folder: RunFolder, settings: Settings, assembly: Assembly, name: str, deployed: bool
-) -> Checkpoint:
-    """Make a new run's folder, with a checkpoint of before the first round."""
-    states = _states(settings, folder)
-    if not deployed and states.exists() and (not states.is_dir() or any(states.iterdir())):
+def _written_to(settings: Settings, folder: RunFolder, engine: str) -> list[Path]:
+    """The folders that a simulation's nodes write to, where they may be of other machines."""
+    if engine not in ("ray", "flwr"):
+        return []
+    return [folder.path, *([Path(settings.run.state_dir)] if settings.run.state_dir else [])]
+
+
+def _check_empty(states: Path) -> None:
+    if states.exists() and (not states.is_dir() or any(states.iterdir())):
         raise BadInput(f"state-dir: {states} is no empty folder; choose one, or a new one.")
+
+
+def _opened(folder: RunFolder, settings: Settings, assembly: Assembly, name: str) -> Checkpoint:
+    """Make a new run's folder, with a checkpoint of before the first round."""
     _write_start(folder, settings, assembly, name, 0)
     strategy = assembly.strategy(settings.stages[0])
     folder.write_checkpoint(0, strategy.settings.run.scheme, stored(strategy.server))

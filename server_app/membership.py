@@ -84,6 +84,9 @@ class Roster:
         How many nodes there are, by what they say; of devices it is never known.
     left_out : dict
         Nodes whose introduction was no good, and why; they are asked again in the next round.
+    markers : list of str
+        Files that a simulated node must see before it does anything: else it would write where
+        the run does not read.
     """
 
     clients: dict[str, Client] = field(default_factory=dict)
@@ -92,11 +95,17 @@ class Roster:
     asked: dict[int, str] = field(default_factory=dict)
     expected: int = 1
     left_out: dict[int, BadInput | RunFailed] = field(default_factory=dict)
+    markers: list[str] = field(default_factory=list)
     _presence: _Presence = field(default_factory=lambda: _Presence({}, 0, 0, {}), repr=False)
     # The nodes by their places, worked out for a table of clients.
     _places: tuple[dict[str, Client], list[tuple[int, int]]] = field(
         default_factory=lambda: ({}, []), repr=False
     )
+
+    @property
+    def marked(self) -> dict[str, list[str]]:
+        """What a message says of markers."""
+        return {"markers": self.markers} if self.markers else {}
 
     def present(self, round_: int) -> dict[str, Client]:
         """The clients that are there in a round, in order of their ids; not to be written to."""
@@ -196,7 +205,7 @@ class Roster:
         self.asked = {node: one for node, one in self.asked.items() if node in online}
         self.left_out = {node: why for node, why in self.left_out.items() if node in online}
         fresh = sorted(online - self.nodes - self.asked.keys() - self.left_out.keys())
-        note = ConfigRecord({"state-dir": state_dir})
+        note = ConfigRecord({"state-dir": state_dir, **self.marked})
         asks = [message(settings, node, MessageType.QUERY, 0, {}, note) for node in fresh]
         self.asked |= zip(fresh, grid.push_messages(asks) if asks else (), strict=True)
 

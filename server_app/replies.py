@@ -178,6 +178,8 @@ def read_reply(
 ) -> Reply:
     """A reply to a message of a kind, or a refusal.
 
+    A node that passes on a mistake of its user's raises :class:`BadInput` with the node's sentence.
+
     Parameters
     ----------
     reply : Message
@@ -197,6 +199,7 @@ def read_reply(
         _check_kind(reply, kind)
         names(reply.content, "its records", RECORDS)
         note = reply.content.config_records[wire.NOTE]
+        _pass_on(note)
         names(note, "its words", ("round", "clients", "failed", "reasons", "diverged"))
         if (said := whole(note["round"], "round")) != round_:
             raise Refused(f"a late reply of round {said}")
@@ -230,8 +233,7 @@ def read_introduction(reply: Message) -> Introduction:
         _check_kind(reply, MessageType.QUERY)
         names(reply.content, "its records", RECORDS)
         note = reply.content.config_records[wire.NOTE]
-        if "refused" in note:
-            raise BadInput(_short(text(note["refused"], "refused")))
+        _pass_on(note)
         names(note, "its words", ["clients"], _PERHAPS)
         numbers = reply.content.metric_records[wire.METRICS]
         due = ("train_examples", "test_examples", "input_shape", "classes", "nodes")
@@ -257,6 +259,12 @@ def read_introduction(reply: Message) -> Introduction:
             whole(numbers["nodes"], "nodes", 1, MOST_NODES),
             _short(text(note.get("warning", ""), "warning")),
         )
+
+
+def _pass_on(note: Mapping[str, Any]) -> None:
+    """Raise what a node says is its user's mistake."""
+    if "refused" in note:
+        raise BadInput(_short(text(note["refused"], "refused")))
 
 
 def _predicted(note: Mapping[str, Any], classes: int) -> str:

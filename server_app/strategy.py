@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from bouquet.core.errors import BadInput
 from bouquet.core.measure import counts
 from bouquet.core.round import Part, united, upload_shape
 from bouquet.core.scheme import Federation, Member
@@ -254,6 +255,7 @@ class SchemeStrategy(Strategy):
                 "weights": [self._weights[client] for client in ids],
                 "state-dir": self.state_dir,
                 "diagnostics-dir": self.diagnostics_dir,
+                **self.roster.marked,
                 "lr": self.settings.lr_in(round_, self.stage),
                 **({"first-round": self.stage.first} if self.settings.sgd.paced else {}),
                 **note,
@@ -296,6 +298,11 @@ class SchemeStrategy(Strategy):
                 reply = self._read(round_, answer, ids)
             except Refused as why:
                 report.fail(round_, ids, str(why))
+                continue
+            except BadInput as error:
+                if self.diagnostics_dir:  # a simulation, whose nodes have the run's own user
+                    raise
+                report.fail(round_, ids, str(error))
                 continue
             report.nodes[asked[0].place] = sum(reply.seconds.values())
             report.note(round_, reply, ids)

@@ -84,6 +84,7 @@ class FedALA(Averaging[Personal]):
     paper = "Zhang et al. 2023, algorithm 1"
     shares = "w_i, the client's weights after its local steps"
     keeps = "W_i, how much of each shared weight it takes in, and the last w_i it sent"
+    derivable = "the last w_i, which it sent; not W_i"
     weights = "examples"
     alone = True  # how many passes W takes depends on the client
     sent = ("v",)

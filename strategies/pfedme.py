@@ -51,6 +51,10 @@ class PFedMe(Averaging[Personal]):
     paper = "Dinh, Tran and Nguyen 2020, algorithm 1"
     shares = "w_i, the client's copy of the shared weights after its local steps"
     keeps = "theta_i, its own weights"
+    derivable = (
+        "theta_i, in a round of one local step, w - (w - w_i) / (lr lambda), or where lr lambda is "
+        "1, for then it is w_i"
+    )
     plain = "whose w_i takes the envelope's gradient step, -lr lambda (w_i - theta)"
 
     strength: float = key(

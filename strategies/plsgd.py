@@ -64,6 +64,7 @@ class PLSGD(Averaging[Personal]):
     paper = "Personalization mitigates the perils of local SGD, algorithm 1"
     shares = "w_i, the client's copy of the shared weights after its local steps"
     keeps = "theta_i, its correction to the shared weights"
+    derivable = "theta_i, always: it moves with w_i, alpha times as far, so the moves add up to it"
     plain = "in which one gradient moves w and theta, alpha times as far"
     version = 3
 

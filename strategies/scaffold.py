@@ -16,8 +16,8 @@ K η_l                 ``work.reach``, the sum of the client's step sizes
 
 A local step is y ← y − η_l (∇f(y) − c_i + c): a gradient step on f(y) + ⟨y, c − c_i⟩.
 Running statistics have no control variate and are sent as they are, not as a change.
-c_i starts at 0, so what a client sends the first time, Δc_i, is its c_i; after that the
-server knows changes only.
+c_i starts at 0, so what a client sends the first time, Δc_i, is its c_i, and whoever adds up all
+that it sends knows its c_i ever after.
 """
 
 from collections.abc import Sequence
@@ -61,6 +61,7 @@ class Scaffold(Scheme[Personal, Pair, Pair, Pair]):
     paper = "Karimireddy et al. 2020, algorithm 1, option II"
     shares = "the changes of its weights and of its control variate"
     keeps = "c_i, its control variate"
+    derivable = "c_i, always: the changes it sends add up to it"
     plain = "whose control variates are the local steps' mean gradient, (x - y_i) / (K lr)"
     first_shows = True  # c_i starts at 0, so the first Δc_i is c_i
 

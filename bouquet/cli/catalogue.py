@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bouquet.core.scheme import AnyScheme
 
 FILE = Path(__file__).with_name("catalogue.json")
-FACTS = ("paper", "shares", "keeps", "exception", "weights")
+FACTS = ("paper", "shares", "keeps", "exception", "derivable", "weights")
 
 
 class ListedKey(NamedTuple):

@@ -29,7 +29,14 @@ def superlink(
         ),
     ] = None,
     fleet: Annotated[str, typer.Option(help="Where nodes connect.")] = "0.0.0.0:9092",
-    control: Annotated[str, typer.Option(help="Where runs are started.")] = "127.0.0.1:8000",
+    control: Annotated[
+        str,
+        typer.Option(
+            help="Where runs are started; 127.0.0.1:8000, or from Flower 1.40 on where nodes "
+            "connect.",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """The server's half of a deployment: certificates the first time, then flower-superlink.
 
@@ -41,10 +48,11 @@ def superlink(
       bouquet superlink --folder link --name server.example.org
     """
     from bouquet.core.errors import BadInput
+    from bouquet.deploy.addresses import addresses
     from bouquet.deploy.certificates import make_certificates
     from bouquet.deploy.commands import environment, link_command
 
-    place = folder.absolute()
+    place, listens = folder.absolute(), addresses(fleet, control)
     if (place / "ca.pem").exists():
         if names:
             raise BadInput(f"--name: {folder} has certificates already; leave it out.")
@@ -55,10 +63,10 @@ def superlink(
         make_certificates(place, [*names, "localhost", "127.0.0.1"])
     home = place / "flower"
     home.mkdir(exist_ok=True)
-    connection = f'address = "{control}"\nroot-certificates = "{place / "ca.pem"}"\n'
+    connection = f'address = "{listens.control}"\nroot-certificates = "{place / "ca.pem"}"\n'
     text = f'[superlink]\ndefault = "bouquet"\n\n[superlink.bouquet]\n{connection}'
     (home / "config.toml").write_text(text, "utf-8")
-    _become(link_command(place, fleet, control), environment(home))
+    _become(link_command(place, listens), environment(home))
 
 
 @node_app.callback()
@@ -220,7 +228,9 @@ def audit(
         bool, typer.Option("--json", help="The record itself, with every tensor's hash.")
     ] = False,
 ) -> None:
-    """What devices sent, by their own record: tensors, bytes, hashes, and if any was personal.
+    """What devices sent, by their own record: every field, and what a server can make of it.
+
+    Exits with 1 if a tensor, or a row of one, was something the device keeps.
 
     [bold]Example[/bold]
 
@@ -239,10 +249,13 @@ def audit(
             typer.echo(json.dumps({"device": place.name, "run": run, **one}))
     else:
         out.print(_tensors([one for _, _, one in lines]))
+        out.print(_others([one for _, _, one in lines]))
         for name in dict.fromkeys(run for _, run, _ in lines):
             out.print(_sent(name, [(place.name, one) for place, run, one in lines if run == name]))
         for place in dict.fromkeys(place for place, _, _ in lines):
             typer.echo(_cost(place, [one for where, _, one in lines if where == place]))
+    for sentence in _inferences([one for _, _, one in lines]):
+        typer.echo(sentence, err=as_json)
     total = sum(one["bytes"] for _, _, one in lines)
     leaks = sum(bool(one["personal"]) for _, _, one in lines)
     words = "nothing the devices keep was in them" if not leaks else f"{leaks} had personal tensors"
@@ -265,6 +278,51 @@ def _tensors(lines: list[Sent]) -> "Table":
         mark = "PERSONAL" if name in personal else ""
         table.add_row(name, shape, part["dtype"], str(part["bytes"]), mark)
     return table
+
+
+def _others(lines: list[Sent]) -> "Table":
+    """Every other field that was ever sent, once, with what it last was."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from bouquet.client_app.audit import other_fields
+
+    table = Table("field", "sent with", "last", header_style="bold")
+    kinds: dict[str, dict[str, None]] = {}
+    last: dict[str, Any] = {}
+    for one in lines:
+        for name, value in other_fields(one).items():
+            kinds.setdefault(name, {})[one["kind"]] = None
+            last[name] = value
+    for name, value in last.items():
+        said = json.dumps(value, ensure_ascii=False)
+        short = said if len(said) <= 60 else f"{said[:60]} ..."
+        table.add_row(escape(name), ", ".join(kinds[name]), escape(short))
+    return table
+
+
+def _inferences(lines: list[Sent]) -> list[str]:
+    """What a server can compute from what was sent, by scheme; and who says so."""
+    from bouquet.client_app.audit import SENT
+
+    trained = [one for one in lines if one.get("scheme") and one["kind"] == "train"]
+    sentences = []
+    for scheme in dict.fromkeys(one["scheme"] for one in trained):
+        own = [one for one in trained if one["scheme"] == scheme]
+        alone = any(len(one["clients"]) == 1 for one in own)
+        derivable = own[-1]["derivable"]
+        if derivable and alone:
+            said = f"a server can compute from these: {derivable}"
+        elif derivable:
+            said = f"hidden in sums over several clients: {derivable}"
+        else:
+            said = "nothing of what a client keeps is known to follow from these"
+        sentences.append(f"{scheme}: {said}.")
+    if any(one.get("code") == SENT for one in lines):
+        sentences.append(
+            "Code that came with the run wrote this record, not what is installed on the device."
+        )
+    return sentences
 
 
 def _sent(run: str, lines: list[tuple[str, Sent]]) -> "Table":

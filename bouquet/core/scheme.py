@@ -70,6 +70,10 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
         What goes to the server; what stays on the device.
     exception : str
         Why a client's own values may leave the device, for the schemes whose do.
+    derivable : str
+        What of ``keeps`` a server can compute from the uploads of one client and what it sent to
+        it, and when. It never left the device, but it is no secret. A sum over the clients of a
+        node hides it.
     version : int
         Of its personal state; a stored state of another version is refused.
     kind : str
@@ -113,6 +117,7 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
     shares: ClassVar[str] = ""
     keeps: ClassVar[str] = "nothing"
     exception: ClassVar[str] = ""
+    derivable: ClassVar[str] = ""
     version: ClassVar[int] = 1
     kind: ClassVar[str] = ""
     weights: ClassVar[str] = "uniform"

@@ -23,7 +23,7 @@ FACTS = (
         "decay",
         "later",
     ),
-    *("plain", "first_shows", "sent"),
+    *("plain", "first_shows", "sent", "derivable"),
 )
 
 

@@ -6,9 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from bouquet.deploy.addresses import HOST, Addresses
 from bouquet.deploy.preload import LIBRARIES, install
-
-HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -78,18 +77,17 @@ def node_environment(home: Path) -> dict[str, str]:
     return words | {"PATH": f"{own}{os.pathsep}{words['PATH']}"}
 
 
-def link_command(folder: Path, fleet: str, control: str) -> list[str]:
+def link_command(folder: Path, listens: Addresses) -> list[str]:
     """How to start a SuperLink.
 
     Parameters
     ----------
     folder : Path
         With its certificates, and for its database.
-    fleet, control : str
-        Addresses for nodes, and for those who start runs.
+    listens : Addresses
+        For nodes, and for those who start runs.
     """
-    host, _, port = control.rpartition(":")
-    command = ["flower-superlink", "--host", host, "--port", port, "--fleet-api-address", fleet]
+    command = ["flower-superlink", *listens.words]
     command += ["--enable-supernode-auth", "--database", str(folder / "superlink.db")]
     command += ["--ssl-ca-certfile", str(folder / "ca.pem")]
     command += ["--ssl-certfile", str(folder / "server.pem")]

@@ -17,10 +17,10 @@ from typing import Any
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from bouquet.core.errors import RunFailed
+from bouquet.deploy.addresses import HOST, Addresses, addresses
 from bouquet.deploy.bundle import bundle
 from bouquet.deploy.certificates import make_certificates, make_node_key
 from bouquet.deploy.commands import (
-    HOST,
     Host,
     environment,
     link_command,
@@ -65,8 +65,9 @@ class Deployment:
         """Start the SuperLink, and wait until it answers."""
         if not (self.private / "ca.pem").exists():
             make_certificates(self.private, [HOST, "localhost"])
-            self.fleet, self.control = f"{HOST}:{free_port()}", f"{HOST}:{free_port()}"
-        command = link_command(self.private, self.fleet, self.control)
+            here = addresses(f"{HOST}:{free_port()}", port=free_port())
+            self.fleet, self.control = here.fleet, here.control
+        command = link_command(self.private, Addresses(self.fleet, self.control))
         self.launch("superlink", command, environment(self.private / "superlink"))
         for address in (self.fleet, self.control):
             self._wait_for(address)

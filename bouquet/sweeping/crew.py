@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.flower.inline import workers
 from bouquet.jobs import Plan
+from bouquet.storage.marker import NotShared, check_shared, marked
 from bouquet.sweeping import worker
 from bouquet.sweeping.worker import News
 
@@ -124,7 +125,8 @@ def crew(engine: str, count: int, here: bool, folder: Path, keep: int) -> Iterat
             return
         members: list[Worker]
         if engine == "ray":
-            members = list(stack.enter_context(_ray(count)))
+            markers = stack.enter_context(marked(folder))
+            members = list(stack.enter_context(_ray(count, markers)))
         else:
             folder.mkdir(parents=True, exist_ok=True)
             several = range(count or workers())
@@ -197,7 +199,7 @@ class Process:
 
 
 @contextmanager
-def _ray(count: int) -> Iterator[Sequence[Worker]]:
+def _ray(count: int, markers: Sequence[str]) -> Iterator[Sequence[Worker]]:
     """Workers of a Ray cluster, or of one that is started on this machine."""
     import ray
 
@@ -209,16 +211,23 @@ def _ray(count: int) -> Iterator[Sequence[Worker]]:
         ray.init(**init)
     try:
         several = count or int(cast(Any, ray.cluster_resources()).get("CPU", 1))
-        yield [OnRay() for _ in range(several)]
+        yield [OnRay(markers) for _ in range(several)]
     finally:
         if ours:
             ray.shutdown()
 
 
 class OnRay:
-    """A process of a Ray cluster, whose machines must share the sweep's folder."""
+    """A process of a Ray cluster, whose machines must share the sweep's folder.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    markers : sequence of str
+        Files by which it tells that they do.
+    """
+
+    def __init__(self, markers: Sequence[str]) -> None:
+        self._markers = markers
         self._actor: Any = None
 
     def train(self, group: Sequence[Plan]) -> Iterator[News]:
@@ -228,7 +237,8 @@ class OnRay:
         if self._actor is None:
             self._actor = ray.remote(num_cpus=1)(_Actor).remote()
         try:
-            for one in self._actor.train.options(num_returns="streaming").remote(list(group)):
+            stream = self._actor.train.options(num_returns="streaming")
+            for one in stream.remote(list(group), self._markers):
                 yield cast(News, ray.get(one))
         except ray.exceptions.RayError as error:
             raise RunFailed(f"A worker of Ray's failed: {error}") from error
@@ -244,7 +254,12 @@ class OnRay:
 class _Actor:
     """What runs in a process of Ray's."""
 
-    def train(self, group: Sequence[Plan]) -> Iterator[News]:
+    def train(self, group: Sequence[Plan], markers: Sequence[str]) -> Iterator[News]:
+        try:
+            check_shared(markers)
+        except NotShared as error:
+            yield News("refused", words=str(error))
+            return
         found: queue.SimpleQueue[News | None] = queue.SimpleQueue()
 
         def work() -> None:

@@ -1,4 +1,4 @@
-"""A Ray cluster of two machines, which are network namespaces that share the run's folder."""
+"""A Ray cluster of two machines, which are network namespaces that share all folders but one."""
 
 import shutil
 import tempfile
@@ -33,7 +33,11 @@ def test_a_cluster_ends_with_the_bits_of_one_machine(
     head = f"--head --include-dashboard false --port 6379 --temp-dir {folder}"
     server.start(f"{START} {head} --node-ip-address {ADDRESS.format(1)}")
     wait_for(server, "1.0 CPU")
-    other.start(f"{START} --address {HEAD} --node-ip-address {ADDRESS.format(2)}")
+    # Of one folder the other machine has a disk of its own.
+    apart = server.folder / "apart"
+    apart.mkdir()
+    joins = f"{START} --address {HEAD} --node-ip-address {ADDRESS.format(2)}"
+    other.start(f"unshare -m bash -c 'mount -t tmpfs none {apart} && exec {joins}'")
     wait_for(server, "2.0 CPU")
     keys = "-c nodes=2 -c rounds=3 -c local-steps=2 -c data.clients=4 -c clients-per-round=3"
     server.run(f"env RAY_ADDRESS={HEAD} bouquet simulate --engine ray {keys} --out run")
@@ -43,4 +47,10 @@ def test_a_cluster_ends_with_the_bits_of_one_machine(
     assert cluster.sha == alone.sha
     assert cluster.clients == alone.clients
     assert all(set(event["nodes"]) == {"0", "1"} for event in cluster.events)
+    simulate = f"env RAY_ADDRESS={HEAD} bouquet simulate --engine ray {keys}"
+    for place in ("--out apart/run", "--out other -c state-dir=apart/state"):
+        said = server.run(f"bash -c '{simulate} {place} 2>&1; echo exit $?'")
+        assert "is another folder than the run's: all machines of a cluster must share it" in said
+        assert said.endswith("exit 2\n")
+    assert not [*apart.iterdir(), *server.folder.glob("other")]
     shutil.rmtree(folder, ignore_errors=True)

@@ -5,21 +5,32 @@ import os
 import pickle
 import shlex
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 from cryptography import x509
+from flwr.app import Context, Message
 from safetensors.torch import load_file
 
+from bouquet.client_app import audit
 from bouquet.client_app.predictor import export, find_predictor, read_predictor
 from bouquet.client_app.stores import DeviceStore
+from bouquet.core.errors import BadInput
+from bouquet.engines import LocalNodes
+from bouquet.flower import wire
+from bouquet.server_app import loop
+from bouquet.settings import parse
 from bouquet.storage.files import BadFile
+from bouquet.storage.runfolder import RunFolder
 from bouquet.storage.state import Identity, PersonalState
-from tests.conftest import Run
+from tests.conftest import Run, kebab
 from tests.unit.test_cli import Bouquet, bouquet, files, small
+from tests.unit.test_marker import Follow, answering_as_ours
 
 __all__ = ["bouquet"]  # the fixture
 
@@ -151,6 +162,74 @@ def test_an_audit_tells_what_was_sent_and_whether_it_was_personal(
     assert ("PERSONAL" in tensor) == bool(personal)
     assert "state: 2.5 CPU s a round, 300 MB" in outcome.out
     assert "1 replies, 99 bytes" in outcome.out
+
+
+def deployed(clients: str, **keys: object) -> list[Message]:
+    """All that a device sends in a run, with its folder in ``state``."""
+    sent: list[Message] = []
+
+    def on_device(message: Message, context: Context, follow: Follow) -> Message:
+        own: dict[str, Any] = {"client-id": clients, "state-dir": "state"}
+        sent.append(follow(message, Context(1, 1, own, context.state, {})))
+        return sent[-1]
+
+    settings = parse(kebab({"rounds": 2, "local_steps": 1, "data": {"clients": 2}} | keys))
+    with closing(LocalNodes(1, answering_as_ours(on_device))) as grid:
+        loop.run(grid, settings, RunFolder(Path("run")), engine="grpc")
+    return sent
+
+
+def test_an_audit_lists_every_field_that_left_with_its_numbers(bouquet: Bouquet) -> None:
+    sent = deployed("000", scheme="apfl", share_label_counts=True)
+    outcome = bouquet("audit", "state")
+    assert outcome.code == 0
+    told = {row.split()[1]: row for row in outcome.out.splitlines() if row.startswith("│")}
+    for reply in sent:
+        records = reply.content
+        fields = {*records.metric_records[wire.METRICS], *records.config_records[wire.NOTE]}
+        assert fields | set(records.array_records[wire.ARRAYS]) <= told.keys()
+    introduction = sent[0].content.metric_records[wire.METRICS]
+    for name in ("train_examples", "test_examples", "label_counts"):
+        _, _, kinds, last, _ = (cell.strip() for cell in told[name].split("│"))
+        assert kinds == "query"
+        assert json.dumps(introduction[name]).startswith(last)
+        assert last
+    assert "evaluate" in told["personal_accuracy"]
+    assert "apfl: nothing of what a client keeps is known to follow from these." in outcome.out
+    assert "installed on the device" not in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        ("000", "plsgd: a server can compute from these: theta_i, always"),
+        ("000,001", "plsgd: hidden in sums over several clients: theta_i, always"),
+    ],
+)
+def test_an_audit_names_what_a_server_can_compute(
+    bouquet: Bouquet, clients: str, words: str
+) -> None:
+    deployed(clients, scheme="plsgd")
+    outcome = bouquet("audit", "state")
+    assert outcome.code == 0
+    assert words in outcome.out
+
+
+def test_an_audit_tells_of_refusals_too(bouquet: Bouquet) -> None:
+    """A sentence that says why leaves the device as well."""
+    with pytest.raises(BadInput, match="There is no client '009'"):
+        deployed("009")
+    outcome = bouquet("audit", "state")
+    (row,) = [row for row in outcome.out.splitlines() if row.startswith("│ refused")]
+    assert "009" in row
+
+
+def test_an_audit_says_when_a_runs_own_code_wrote_it(
+    bouquet: Bouquet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(Path(audit.__file__).parent))
+    deployed("000", scheme="fedavg")
+    assert "Code that came with the run wrote this record" in bouquet("audit", "state").out
 
 
 @pytest.mark.parametrize(

@@ -105,3 +105,12 @@ def test_the_commands_of_the_concepts_run_as_they_stand(tmp_path: Path) -> None:
         subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, check=True)
     assert json.loads((tmp_path / "runs" / "first" / "summary.json").read_text())["rounds"] == 6
     assert (tmp_path / "report.html").exists()
+
+
+def test_the_threat_model_names_tests_that_there_are() -> None:
+    """What is called protected is shown by a test, until somebody renames it."""
+    text = (ROOT / "docs" / "security.md").read_text("utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
+    assert len(named) > 20
+    for file, test in named:
+        assert not test or f"def {test}(" in (ROOT / file).read_text("utf-8"), (file, test)

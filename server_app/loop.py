@@ -147,7 +147,7 @@ class _Rounds:
         event["time"] = time.time()
         self.folder.append_event(event)
         self.events.append(event)
-        if settings.run.on_divergence == "stop":
+        if settings.run.on_divergence != "drop":
             stop_if_diverged(
                 settings, self.folder, strategy.task.guess, self.events, trained, evaluated
             )

@@ -38,6 +38,7 @@ from bouquet.server_app.replies import Refused, Reply, read_reply
 from bouquet.server_app.report import Report
 from bouquet.settings import Settings
 from bouquet.stages import Stage
+from bouquet.strategies.robust import Robust
 
 
 class SchemeStrategy(Strategy):
@@ -203,9 +204,7 @@ class SchemeStrategy(Strategy):
             worst = max(parts, key=lambda part: float(norm(_all(part.arrays))))
             parts = [part for part in parts if part is not worst]
             reason = "weights so large that the server's would become NaN or infinite"
-            self.report.clients = sorted(set(self.report.clients) - set(worst.clients))
-            self.report.fail(server_round, worst.clients, reason)
-            self.report.sort()
+            self.report.drop(server_round, worst.clients, reason)
         log(WARNING, "Round %s had no valid reply: the weights stay as they were.", server_round)
 
     def _aggregated(self, round_: int, parts: Sequence[Reply]) -> Any:
@@ -218,14 +217,23 @@ class SchemeStrategy(Strategy):
                 new = scheme.aggregate(self.server, uploads)
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
                 return None  # of a matrix that is not finite
-        return new if is_finite(flatten(new)) else None
+        if not is_finite(flatten(new)):
+            return None
+        if isinstance(scheme, Robust):
+            self.report.clipped = scheme.clipped(self.server, uploads)
+        return new
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Collect every client's scores."""
-        for _ in self._valid(server_round, replies):
-            pass
+        """Collect every client's scores.
+
+        A run that goes on without those that diverge has no mean that one of them can spoil.
+        """
+        self._valid(server_round, replies)
+        if self.settings.run.on_divergence == "drop":
+            for client in [one for one, found in self.report.scores.items() if _broken(found)]:
+                self.report.drop(server_round, [client], "a loss or metric of NaN or infinity")
         return self._metrics()
 
     def summary(self) -> None:
@@ -342,6 +350,11 @@ def _apart(content: RecordDict, common: Mapping[str, Any]) -> RecordDict:
 def _all(arrays: Tree) -> Tree:
     """An upload whose statistics count like its weights."""
     return {plain(name): value for name, value in arrays.items()}
+
+
+def _broken(scores: Mapping[str, float]) -> bool:
+    """Whether a client's numbers are no numbers; a metric alone may be undefined."""
+    return any(counts(name, value) and not math.isfinite(value) for name, value in scores.items())
 
 
 def _size(reply: Message) -> int:

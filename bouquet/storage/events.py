@@ -43,6 +43,7 @@ class Event(TypedDict):
     metric: NotRequired[Said]
     hosts: NotRequired[dict[str, Host]]
     newcomers: NotRequired[Metrics]
+    clipped: NotRequired[list[str]]
     time: NotRequired[float]
 
 
@@ -84,6 +85,7 @@ def _check_event(event: Mapping[str, object]) -> None:
         host = _mapping(host, "hosts")
         text(host["id"], "id")
         ids(host["clients"], "clients")
+    ids(event.get("clipped", []), "clipped")
     perhaps(event.get("time"), "time")
 
 
@@ -120,6 +122,7 @@ def telling(brief: bool = False) -> Callable[[Event], str]:
         if numbers and known["round"] != event["round"]:
             numbers[-1] += f" (round {known['round']})"
         failed = [f"{len(event['failures'])} failed"] if event["failures"] else []
+        failed += [f"{len(event['clipped'])} clipped"] if event.get("clipped") else []
         time = f"{event['seconds']:.2f} s/round"
         return "  ".join([*failed, *numbers] if brief else [time, *numbers, *failed])
 

@@ -443,6 +443,23 @@ def test_a_round_in_which_every_upload_would_overflow_keeps_the_weights() -> Non
     assert sha256(flatten(strategy.server)) == sha256(kept)
 
 
+@pytest.mark.parametrize("what", ["shared_loss", "personal_loss"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_scores_that_are_no_numbers_cost_their_client_alone_where_the_run_goes_on(
+    what: str, value: float
+) -> None:
+    keys: dict[str, Any] = {"on-divergence": "drop"}
+    strategy = make_strategy(**keys)
+    messages = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+    replies = [answer(m) for m in messages]
+    cast(dict[str, Any], replies[0].content[wire.METRICS])[what] = [value, 1.0]
+    metrics = strategy.aggregate_evaluate(ROUND, replies)
+    assert list(strategy.report.failures) == ["anna"]
+    assert list(strategy.report.scores) == strategy.report.clients == ["ben", "carla", "dan"]
+    assert metrics is not None
+    assert all(abs(cast(float, mean)) < 1e3 for mean in metrics.values())
+
+
 # Messages
 
 

@@ -171,9 +171,7 @@ def test_an_average_over_training_takes_no_steps_after_it(
     start: Start, quadratics: Quadratics
 ) -> None:
     keys = {"output": "average", "predict_steps": 3}
-    with pytest.raises(
-        BadInput, match=r"^apfl\.predict-steps must be 0 with"
-    ):
+    with pytest.raises(BadInput, match=r"^apfl\.predict-steps must be 0 with"):
         start(scheme="apfl", apfl=keys, **quadratics.keys)
 
 

@@ -246,6 +246,11 @@ class RunConfig:
     min_clients: int = key(
         0, "on devices: clients that must be there before the first round; 0 = any", low=0
     )
+    max_examples: int = key(
+        1_000_000,
+        "on devices: the most examples a client may say it has; a node that says more is left out",
+        low=1,
+    )
     round_timeout: float = key(
         0.0,
         "seconds to wait for a round's replies; 0 = as long as it takes, on devices 600",

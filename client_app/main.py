@@ -24,7 +24,7 @@ from bouquet.client_app.stores import (
     Store,
 )
 from bouquet.core import cohort
-from bouquet.core.errors import BadInput
+from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.measure import CLASSES, VALUES
 from bouquet.core.placement import find
 from bouquet.data.federated import numbered
@@ -43,10 +43,31 @@ Prepare = Callable[[Message, Context], tuple[Order, Node]]
 
 def answering(prepare: Prepare, app: ClientApp) -> ClientApp:
     """Let an app answer the server's messages, with the model and the data ``prepare`` finds."""
-    app.query()(functools.partial(query, prepare))
-    app.train()(functools.partial(train, prepare))
-    app.evaluate()(functools.partial(evaluate, prepare))
+    app.query()(functools.partial(_discreetly, query, prepare))
+    app.train()(functools.partial(_discreetly, train, prepare))
+    app.evaluate()(functools.partial(_discreetly, evaluate, prepare))
     return app
+
+
+def _discreetly(
+    follow: Callable[[Prepare, Message, Context], Message],
+    prepare: Prepare,
+    message: Message,
+    context: Context,
+) -> Message:
+    """Follow a message; what goes wrong on a device is told without saying where its files are.
+
+    Flower sends an exception's words to the server, and writes all of it to the device's log.
+    """
+    try:
+        return follow(prepare, message, context)
+    except Exception as error:
+        own = device(context.node_config)
+        if own is None:
+            raise
+        if isinstance(error, BadInput):
+            raise BadInput(own.discreet(str(error))) from error
+        raise RunFailed(own.discreet(f"{type(error).__name__}: {error}")) from error
 
 
 def query(prepare: Prepare, message: Message, context: Context) -> Message:
@@ -56,7 +77,8 @@ def query(prepare: Prepare, message: Message, context: Context) -> Message:
         reply = Message(_introduce(node, context), reply_to=message)
         return _recorded(reply, order, context, "query")
     except BadInput as error:  # for the server to pass on to the user as it is
-        note = ConfigRecord({"refused": str(error)})
+        own = device(context.node_config)
+        note = ConfigRecord({"refused": str(error) if own is None else own.discreet(str(error))})
         return Message(wire.content({}, MetricRecord(), note), reply_to=message)
 
 
@@ -64,7 +86,7 @@ def train(prepare: Prepare, message: Message, context: Context) -> Message:
     """Train the clients the message names."""
     order, node = prepare(message, context)
     result = node.train(order.round, order.clients, order.weights, order.arrays)
-    return _recorded(_reply(result, order, message), order, context, "train")
+    return _recorded(_reply(result, order, message, context), order, context, "train")
 
 
 def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
@@ -79,7 +101,7 @@ def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
         _place(order, context, "outcomes"),
     )
     _leave_diagnostics(result, order, context)
-    return _recorded(_reply(result, order, message), order, context, "evaluate")
+    return _recorded(_reply(result, order, message, context), order, context, "evaluate")
 
 
 def forget() -> None:
@@ -207,7 +229,8 @@ def _introduce(node: Node, context: Context) -> RecordDict:
     return wire.content(arrays, MetricRecord(metrics), note)
 
 
-def _reply(result: Result, order: Order, message: Message) -> Message:
+def _reply(result: Result, order: Order, message: Message, context: Context) -> Message:
+    own, reasons = device(context.node_config), list(result.failures.values())
     metrics: dict[str, int | float | list[int] | list[float]] = {"weight": result.weight}
     metrics |= result.metrics
     metrics |= {f"seconds_{what}": spent for what, spent in result.seconds.items()}
@@ -216,7 +239,7 @@ def _reply(result: Result, order: Order, message: Message) -> Message:
             "round": order.round,
             "clients": result.clients,
             "failed": list(result.failures),
-            "reasons": list(result.failures.values()),
+            "reasons": reasons if own is None else list(map(own.discreet, reasons)),
             "diverged": result.diverged,
         }
     )

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from bouquet.core.measure import counts
-from bouquet.core.round import Part, united, upload_shape
+from bouquet.core.round import Part, is_each, united, upload_shape
 from bouquet.core.scheme import Federation, Member
 from bouquet.core.task import Task
 from bouquet.core.trees import Tree, fingerprint, flatten, is_finite, norm, plain
@@ -34,7 +34,7 @@ from bouquet.server_app.membership import (
     common_parts,
     packed,
 )
-from bouquet.server_app.replies import Refused, Reply, read_reply
+from bouquet.server_app.replies import Refused, Reply, largest, read_reply
 from bouquet.server_app.report import Report
 from bouquet.settings import Settings
 from bouquet.stages import Stage
@@ -316,10 +316,11 @@ class SchemeStrategy(Strategy):
 
     def _read(self, round_: int, answer: Message, asked: Sequence[str]) -> Reply:
         """A reply whose content can be trusted."""
-        if not answer.has_error():
-            self.report.bytes_up += _size(answer)
         measured, parts = self.task.measured, self.settings.parts
-        reply = read_reply(answer, self._kind, round_, asked, measured, parts)
+        most = self.most_bytes(len(asked))
+        if not answer.has_error():
+            self.report.bytes_up += _size(answer, most)
+        reply = read_reply(answer, self._kind, round_, asked, measured, parts, most)
         uploads = reply.clients if self._kind == MessageType.TRAIN else []
         expected = sum(self._weights[client] for client in uploads)
         if not math.isclose(reply.weight, expected, rel_tol=1e-9):
@@ -331,6 +332,20 @@ class SchemeStrategy(Strategy):
         if not is_finite(reply.arrays):
             raise Refused("weights that are NaN or infinite")
         return reply
+
+    @property
+    def most_due(self) -> int:
+        """Bytes that any reply to the last messages may have."""
+        return max((self.most_bytes(len(group)) for group in self._asked.values()), default=0)
+
+    def most_bytes(self, clients: int) -> int:
+        """Bytes that a reply about so many clients may have."""
+        if self._kind != MessageType.TRAIN:
+            return largest(0, 0, clients)
+        scheme = self.settings.scheme
+        like = flatten(scheme.upload_like(self.server))
+        sizes = [v.nbytes * (clients if is_each(scheme, n) else 1) for n, v in like.items()]
+        return largest(sum(sizes), len(sizes), clients)
 
     def _metrics(self) -> MetricRecord:
         """Means over the clients, as Flower's strategies report them."""
@@ -357,10 +372,11 @@ def _broken(scores: Mapping[str, float]) -> bool:
     return any(counts(name, value) and not math.isfinite(value) for name, value in scores.items())
 
 
-def _size(reply: Message) -> int:
-    """Bytes of a reply, which may hold what has no size."""
+def _size(reply: Message, most: int) -> int:
+    """Bytes of a reply, which may hold what has no size; one that is too large is not packed."""
     try:
-        return wire.size(reply.content)
+        found = wire.declared(reply.content)
+        return found if found > most else wire.size(reply.content)
     except Exception:  # whatever Flower makes of it; reading the reply says what is wrong
         return 0
 

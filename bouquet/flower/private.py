@@ -11,6 +11,8 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.fab import Fab
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supercore.run import Run
@@ -42,6 +45,7 @@ __all__ = [
     "HttpGrid",
     "LaunchResult",
     "ListRunsRequest",
+    "ObjectPullError",
     "RegisterNodeRequest",
     "Run",
     "RuntimeVersionHttpInterceptor",
@@ -87,6 +91,10 @@ NAMES = {
         "flwr.supercore.primitives.asymmetric",
         "a key as a SuperLink wants it registered",
     ),
+    "ObjectPullError": (
+        "flwr.supercore.inflatable.inflatable_utils",
+        "what Flower takes for a reply that cannot be had",
+    ),
     "flower_superexec": ("flwr.supercore.cli", "the command that starts a process a message"),
     "ExecutionSpec": ("flwr.supercore.superexec.executor", "what an executor is to start"),
     "LaunchResult": ("flwr.supercore.superexec.executor", "what it answers"),
@@ -107,6 +115,44 @@ def is_deployed(grid: "Grid") -> bool:
     """Whether nodes are devices: whoever has an ``HttpGrid`` has imported it, and it is slow to."""
     home, _ = NAMES["HttpGrid"]
     return home in sys.modules and isinstance(grid, sys.modules[home].HttpGrid)
+
+
+@contextmanager
+def fetching_at_most(grid: "Grid", most: int) -> Iterator[None]:
+    """Have replies fetched from a SuperLink up to so many bytes each, and given up beyond.
+
+    A reply comes in pieces, and Flower has no option for how many it takes. It turns the error
+    raised here into a message that says the reply is not to be had.
+    """
+    if not is_deployed(grid):
+        yield
+        return
+    home = import_module("flwr.superlink.grid.http_grid")
+    theirs = home.make_pull_object_fn_protobuf
+    vars(home)["make_pull_object_fn_protobuf"] = lambda *words, **options: _Fetch(
+        theirs(*words, **options), most
+    )
+    try:
+        yield
+    finally:
+        vars(home)["make_pull_object_fn_protobuf"] = theirs
+
+
+class _Fetch:
+    """Flower's way to a reply's pieces, several at a time, until they are too much together."""
+
+    def __init__(self, piece: Callable[[str], bytes], most: int) -> None:
+        self._piece, self._most, self._seen = piece, most, 0
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> bytes:
+        content = self._piece(name)
+        with self._lock:
+            self._seen += len(content)
+            if self._seen > self._most:
+                why = f"the reply is larger than the {self._most} bytes that are due"
+                raise __getattr__("ObjectPullError")(name, why)
+        return content
 
 
 def replace_executor(executor: object) -> None:

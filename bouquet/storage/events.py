@@ -18,6 +18,13 @@ class Failure(TypedDict):
     reason: str
 
 
+class LeftOut(TypedDict):
+    """A node, by Flower's id, that could not introduce itself, and why."""
+
+    node: str
+    reason: str
+
+
 class Host(TypedDict):
     """A node by Flower's id, which changes from run to run, and the clients that live there."""
 
@@ -44,6 +51,7 @@ class Event(TypedDict):
     hosts: NotRequired[dict[str, Host]]
     newcomers: NotRequired[Metrics]
     clipped: NotRequired[list[str]]
+    left_out: NotRequired[list[LeftOut]]
     time: NotRequired[float]
 
 
@@ -78,6 +86,7 @@ def _check_event(event: Mapping[str, object]) -> None:
     whole(event["bytes_down"], "bytes_down")
     ids(event["clients"], "clients")
     listed(event["failures"], "failures", _failure)
+    listed(event.get("left_out", []), "left_out", _left_out)
     for name in ("metrics", "timing", "nodes"):
         for key, value in _mapping(event[name], name).items():
             perhaps(value, key)
@@ -101,6 +110,12 @@ def _failure(value: object, what: str) -> None:
     text(failure["reason"], what)
 
 
+def _left_out(value: object, what: str) -> None:
+    node = _mapping(value, what)
+    text(node["node"], what)
+    text(node["reason"], what)
+
+
 def perhaps(value: object, what: str) -> float | None:
     """A number, or null for one that is not known."""
     return None if value is None else real(value, what)
@@ -122,6 +137,7 @@ def telling(brief: bool = False) -> Callable[[Event], str]:
         if numbers and known["round"] != event["round"]:
             numbers[-1] += f" (round {known['round']})"
         failed = [f"{len(event['failures'])} failed"] if event["failures"] else []
+        failed += [f"{len(event['left_out'])} nodes left out"] if event.get("left_out") else []
         failed += [f"{len(event['clipped'])} clipped"] if event.get("clipped") else []
         time = f"{event['seconds']:.2f} s/round"
         return "  ".join([*failed, *numbers] if brief else [time, *numbers, *failed])

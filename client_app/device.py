@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bouquet.bound import ids_in
 from bouquet.core.errors import BadInput
 from bouquet.imports import named_paths
 from bouquet.storage.files import file_name
@@ -107,18 +108,13 @@ def device(node_config: Mapping[str, object]) -> Device | None:
     """The device a node is, by its config; None for a simulated node, which has no client-id."""
     if "client-id" not in node_config:
         return None
-    ids = [one.strip() for one in str(node_config["client-id"]).split(",")]
-    if not all(ids) or len(set(ids)) != len(ids):
-        raise BadInput(
-            "client-id in the node config must be one id, or several different ones separated by "
-            f"commas, not {node_config['client-id']!r}."
-        )
+    ids = ids_in(str(node_config["client-id"]), "client-id in the node config")
     folder = str(node_config.get("state-dir", ""))
     if not folder:
         raise BadInput("state-dir must be in the node config of a node with a client-id.")
     allowed = [one.strip() for one in str(node_config.get("allow", "")).split(",")]
     return Device(
-        tuple(sorted(ids)),
+        ids,
         Path(folder),
         str(node_config.get("data.path", "")),
         tuple(one for one in allowed if one),

@@ -137,7 +137,10 @@ class _Rounds:
         event = event_of(strategy.stage.name, round_, trained)
         refused = roster.take_refusals()
         if refused:
-            event["left_out"] = [{"node": str(n), "reason": why} for n, why in refused.items()]
+            event["left_out"] = [
+                {"node": str(node), "clients": sorted(roster.bound.get(node, ())), "reason": why}
+                for node, why in refused.items()
+            ]
         if self.told is not roster.clients:  # else nobody came or moved
             self.told, there = roster.clients, hosts(roster)
             if self.hosts != there:

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import reprlib
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -12,13 +13,14 @@ from logging import WARNING
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from bouquet.bound import clients_of
 from bouquet.core.config import Scalar
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.seeding import generator
 from bouquet.core.trees import Tree
 from bouquet.flower import wire
 from bouquet.flower.exchange import DEPLOYED_PAUSE, HALF_SENT, lost, pause
-from bouquet.flower.private import fetching_at_most, log
+from bouquet.flower.private import fetching_at_most, log, nodes_of
 from bouquet.server_app.replies import (
     LARGEST_INTRODUCTION,
     MOST_EXAMPLES,
@@ -101,6 +103,8 @@ class Roster:
         How many nodes there are, by what they say; of devices it is never known.
     left_out : dict
         Nodes whose introduction was no good, and why; they are asked again in the next round.
+    bound : dict
+        The clients that nodes' keys are registered for, of nodes that ever were there.
     begun : bool
         Whether enough were there once.
     refusals : dict
@@ -113,6 +117,7 @@ class Roster:
     asked: dict[int, str] = field(default_factory=dict)
     expected: int = 1
     left_out: dict[int, BadInput | RunFailed] = field(default_factory=dict)
+    bound: dict[int, set[str]] = field(default_factory=dict)
     begun: bool = False
     refusals: dict[int, str] = field(default_factory=dict)
     _voices: list[_Voice] = field(default_factory=list, repr=False)
@@ -183,7 +188,11 @@ class Roster:
         while True:
             if deployed and time.monotonic() > again:
                 self.left_out, again = {}, time.monotonic() + ASK_AGAIN
-            online = set(grid.get_node_ids())
+            names = nodes_of(grid)
+            online = set(names)
+            self.bound |= {
+                n: set(clients_of(name)) for n, name in names.items() if clients_of(name)
+            }
             self._ask(grid, settings, state_dir, online)
             node_of = {one: node for node, one in self.asked.items()}
             for reply in self._pulled(grid, set(node_of)):
@@ -193,6 +202,7 @@ class Roster:
                     continue
                 try:
                     found = _introduction(reply, most)
+                    self._check_claims(node, found)
                     self.expected = max(self.expected, 1 if deployed else found.nodes)
                     self._hear(node, found, online)
                 except (BadInput, RunFailed) as error:
@@ -225,12 +235,13 @@ class Roster:
     def _leave_out(self, node: int, error: BadInput | RunFailed) -> None:
         self.left_out[node] = error
         self.refusals[node] = str(error)
-        log(WARNING, "Node %s is left out: %s", node, error)
+        whose = ", ".join(sorted(self.bound.get(node, ()))) or "of no client by its key"
+        log(WARNING, "Node %s (%s) is left out: %s", node, whose, error)
 
     def _give_up_devices(self, online: set[int], least: int) -> None:
         """End a deployment whose devices are there and all no good: one bad device ends none."""
         alone = not self.clients and online <= self.left_out.keys()
-        if alone and len(self.left_out) >= max(1, least):
+        if alone and sum(len(self.bound.get(n, {n})) for n in self.left_out) >= max(1, least):
             raise next(iter(self.left_out.values()))
 
     def _give_up(self, late: bool) -> None:
@@ -252,6 +263,20 @@ class Roster:
         note = ConfigRecord({"state-dir": state_dir})
         asks = [message(settings, node, MessageType.QUERY, 0, {}, note) for node in fresh]
         self.asked |= zip(fresh, grid.push_messages(asks) if asks else (), strict=True)
+
+    def _check_claims(self, node: int, found: Introduction) -> None:
+        """Refuse a node that says it hosts another's client, whether the other is there or not.
+
+        A key that is bound to no clients may have those that no other is bound to.
+        """
+        claimed, own = {who.id for who in found.clients}, self.bound.get(node)
+        others = set[str]().union(*self.bound.values())
+        strange = sorted(claimed & others if own is None else claimed - own)
+        if strange:
+            raise RunFailed(
+                f"It says it hosts {reprlib.repr(', '.join(strange))}, which its key is not "
+                "registered for."
+            )
 
     def _hear(self, node: int, found: Introduction, online: set[int]) -> None:
         """Take in a node that says of the data what most do, not what the first happened to say.

@@ -19,10 +19,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.cli.build import build_fab_from_disk, build_fab_from_files
-    from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+    from flwr.common.constant import HEARTBEAT_PATIENCE, SUPERLINK_NODE_ID, ErrorCode
     from flwr.common.logger import log
     from flwr.common.serde import fab_to_proto, user_config_to_proto
-    from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+    from flwr.proto.control_pb2 import (
+        ListNodesRequest,
+        ListRunsRequest,
+        RegisterNodeRequest,
+        StartRunRequest,
+        UnregisterNodeRequest,
+    )
+    from flwr.proto.node_pb2 import NodeInfo
     from flwr.serverapp import Grid
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.control import ControlHttpClient
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
     from flwr.supernode.cli import flwr_clientapp
 
 __all__ = [
+    "HEARTBEAT_PATIENCE",
     "SUPERLINK_NODE_ID",
     "ControlHttpClient",
     "ErrorCode",
@@ -44,7 +52,9 @@ __all__ = [
     "Fab",
     "HttpGrid",
     "LaunchResult",
+    "ListNodesRequest",
     "ListRunsRequest",
+    "NodeInfo",
     "ObjectPullError",
     "RegisterNodeRequest",
     "Run",
@@ -52,6 +62,7 @@ __all__ = [
     "StartRunRequest",
     "SubprocessExecutor",
     "TaskIdentity",
+    "UnregisterNodeRequest",
     "build_fab_from_disk",
     "build_fab_from_files",
     "fab_to_proto",
@@ -80,7 +91,14 @@ NAMES = {
     "fab_to_proto": ("flwr.common.serde", "the same, in a request"),
     "user_config_to_proto": ("flwr.common.serde", "a run's keys in a request"),
     "ListRunsRequest": ("flwr.proto.control_pb2", "how a run on a SuperLink goes on"),
-    "RegisterNodeRequest": ("flwr.proto.control_pb2", "let a device's key in"),
+    "RegisterNodeRequest": ("flwr.proto.control_pb2", "let a device's key in, for its clients"),
+    "UnregisterNodeRequest": ("flwr.proto.control_pb2", "let it in no more"),
+    "ListNodesRequest": ("flwr.proto.control_pb2", "which keys there are"),
+    "NodeInfo": ("flwr.proto.node_pb2", "what a SuperLink says of each"),
+    "HEARTBEAT_PATIENCE": (
+        "flwr.common.constant",
+        "how long ago a node gave its last sign of life",
+    ),
     "StartRunRequest": ("flwr.proto.control_pb2", "start a run and keep its id; flwr run tells it"),
     "ControlHttpClient": ("flwr.supercore.control", "the way to a SuperLink for those requests"),
     "RuntimeVersionHttpInterceptor": (
@@ -153,6 +171,14 @@ class _Fetch:
                 why = f"the reply is larger than the {self._most} bytes that are due"
                 raise __getattr__("ObjectPullError")(name, why)
         return content
+
+
+def nodes_of(grid: "Grid") -> dict[int, str]:
+    """The nodes that are there, and what the SuperLink's owner registered each as."""
+    if not is_deployed(grid):
+        return dict.fromkeys(grid.get_node_ids(), "")
+    grid_with_names: Any = grid
+    return {node.node_id: node.name for node in grid_with_names.get_nodes()}
 
 
 def replace_executor(executor: object) -> None:

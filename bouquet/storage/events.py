@@ -19,9 +19,10 @@ class Failure(TypedDict):
 
 
 class LeftOut(TypedDict):
-    """A node, by Flower's id, that could not introduce itself, and why."""
+    """A node, by Flower's id, that could not introduce itself, its key's clients, and why."""
 
     node: str
+    clients: list[str]
     reason: str
 
 
@@ -113,6 +114,7 @@ def _failure(value: object, what: str) -> None:
 def _left_out(value: object, what: str) -> None:
     node = _mapping(value, what)
     text(node["node"], what)
+    ids(node["clients"], what)
     text(node["reason"], what)
 
 

@@ -22,6 +22,7 @@ from bouquet.flower import private as flower_private
 from bouquet.flower.inline import InlineGrid
 from bouquet.flower.private import (
     ADMITTED,
+    HEARTBEAT_PATIENCE,
     NAMES,
     SEEN_IN,
     SUPERLINK_NODE_ID,
@@ -31,13 +32,16 @@ from bouquet.flower.private import (
     Fab,
     HttpGrid,
     LaunchResult,
+    ListNodesRequest,
     ListRunsRequest,
+    NodeInfo,
     RegisterNodeRequest,
     Run,
     RuntimeVersionHttpInterceptor,
     StartRunRequest,
     SubprocessExecutor,
     TaskIdentity,
+    UnregisterNodeRequest,
     build_fab_from_disk,
     build_fab_from_files,
     end_busy_workers,
@@ -49,6 +53,7 @@ from bouquet.flower.private import (
     hand_over_at_once,
     is_deployed,
     log,
+    nodes_of,
     public_key_to_bytes,
     replace_executor,
     user_config_to_proto,
@@ -288,6 +293,30 @@ def test_admitted() -> None:
     assert found is not None
     assert found.origin is not None
     assert f'log(INFO, "{ADMITTED}' in Path(found.origin).read_text("utf-8")
+
+
+def test_a_registered_name_comes_with_the_node() -> None:
+    """What a key was registered as, by the SuperLink's owner, is what the server app is told."""
+    asked = RegisterNodeRequest(public_key=b"key", name="clients:north")
+    told = NodeInfo(node_id=7, name=asked.name, status="online", online_until=90.0)
+    runtime = import_module("flwr.proto.runtime_pb2")
+
+    class SuperLink:
+        GetNodes = staticmethod(lambda request: runtime.GetNodesResponse(nodes=[told]))
+
+    grid = HttpGrid(token="a")
+    grid._client = SuperLink()  # type: ignore[assignment]
+    assert nodes_of(grid) == {7: "clients:north"}
+    assert HEARTBEAT_PATIENCE * 30 == 60  # the minute that docs/adr/0012 speaks of
+
+
+def test_keys_are_listed_and_sent_away() -> None:
+    assert (
+        "nodes_info"
+        in import_module("flwr.proto.control_pb2").ListNodesResponse.DESCRIPTOR.fields_by_name
+    )
+    assert ListNodesRequest() is not None
+    assert UnregisterNodeRequest(node_id=7).node_id == 7
 
 
 def test_a_reply_is_fetched_up_to_a_size_and_given_up_beyond() -> None:

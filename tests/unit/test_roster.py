@@ -9,6 +9,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
 
+from bouquet.bound import name_for
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.seeding import generator
 from bouquet.flower import wire
@@ -211,6 +212,57 @@ def test_a_device_that_says_it_has_more_than_it_may_is_left_out(what: str) -> No
     assert {who.node for who in roster.clients.values()} == {1}
     assert "from 1 to 1000000" in str(roster.left_out[2])
     assert met(False, honest(1), boast).left_out == {}  # who simulates knows what he has
+
+
+def bound(names: dict[int, str], said: dict[int, RecordDict], roster: Roster) -> Roster:
+    """The roster after nodes whose keys are registered for some clients have introduced themselves.
+
+    Those without an introduction are away.
+    """
+    grid = Told({node: said.get(node, honest(node)) for node in range(1, max(said) + 1)})
+    there = {node: name for node, name in names.items() if node in said}
+    try:
+        with patch("bouquet.server_app.membership.nodes_of", lambda grid: there):
+            settings = parse({"scheme": "fedavg"})
+            roster.update(grid, settings, "", threading.Event(), deployed=True)
+    finally:
+        grid.close()
+    return roster
+
+
+FOR_1, FOR_2 = name_for(["1-0", "1-1"]), name_for(["2-0", "2-1"])
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_node_that_says_it_is_anothers_client_is_left_out_also_while_that_is_away(
+    away: bool,
+) -> None:
+    liar = honest(2)
+    words(clients=["2-0", "1-0"])(liar)
+    said = {2: liar, 3: honest(3)} if away else {1: honest(1), 2: liar, 3: honest(3)}
+    names = {1: FOR_1, 2: FOR_2, 3: name_for(["3-0", "3-1"])}
+    roster = bound(names, said, Roster())
+    assert {who.node for who in roster.clients.values()} == said.keys() - {2}
+    assert "1-0" in str(roster.left_out[2])
+    assert "not registered for" in roster.take_refusals()[2]
+
+
+def test_a_key_that_is_bound_to_none_may_have_clients_that_are_nobodys() -> None:
+    liar = honest(3)
+    words(clients=["3-0", "1-1"])(liar)
+    names = {1: FOR_1, 2: "the one in the hall", 3: ""}
+    roster = bound(names, {1: honest(1), 2: honest(2), 3: liar}, Roster())
+    assert {who.node for who in roster.clients.values()} == {1, 2}
+    assert roster.left_out.keys() == {3}
+
+
+def test_a_client_whose_key_was_rotated_is_where_the_new_key_is() -> None:
+    roster = bound({1: FOR_1}, {1: honest(1)}, Roster())
+    moved = honest(2)
+    words(clients=["1-0", "1-1"])(moved)
+    bound({2: FOR_1}, {2: moved}, roster)
+    assert {who.node for who in roster.clients.values()} == {2}
+    assert roster.left_out == {}
 
 
 def test_an_introduction_of_too_many_bytes_is_refused_by_its_size() -> None:

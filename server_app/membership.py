@@ -289,6 +289,8 @@ class Roster:
             self._check_agreement(found.facts)
             self._welcome(node, found, online)
             return
+        for voice in self._voices:  # it may have said something else when it was asked before
+            voice.said.pop(node, None)
         agreeing = [voice for voice in self._voices if not found.facts.differs(voice.facts)]
         if not agreeing:
             agreeing = [_Voice(found.facts, {})]

@@ -392,7 +392,7 @@ def _labels(value: object, what: str) -> int:
 
 
 def _short(reason: str) -> str:
-    plain = reason.encode("utf-8", "replace").decode()
+    plain = " ".join(reason[: 2 * LONGEST_REASON].encode("utf-8", "replace").decode().splitlines())
     return plain if len(plain) <= LONGEST_REASON else f"{plain[:LONGEST_REASON]} ..."
 
 

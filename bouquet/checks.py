@@ -10,6 +10,7 @@ from bouquet.core.wrapper import Wrapper
 from bouquet.strategies.afl import Agnostic
 from bouquet.strategies.perfedavg import PerFedAvg
 from bouquet.strategies.registry import SCHEMES, find
+from bouquet.strategies.robust import Robust
 
 if TYPE_CHECKING:
     from bouquet.settings import JoinConfig, RunConfig
@@ -59,6 +60,23 @@ def check_averaging(run: "RunConfig") -> None:
         raise BadInput(
             f"server-optimizer must be 'mean' and server-lr 1 for {run.scheme}, whose server does "
             f"not average; others go with {averaging}."
+        )
+
+
+def check_aggregation(run: "RunConfig", scheme: AnyScheme) -> None:
+    """What is done about single uploads has a mean to protect, of weights nobody can set."""
+    if not isinstance(scheme, Robust):
+        return
+    keys = "aggregation must be 'mean' and max-update-norm 0"
+    if run.weights == "agnostic" or isinstance(find(run.scheme)().assembled(), Agnostic):
+        raise BadInput(
+            f"{keys} where weights are agnostic: they follow losses, which a client may make up."
+        )
+    if not scheme.averages or scheme.pooled:
+        averaging = [name for name, one in SCHEMES.items() if one().averages and not one.pooled]
+        raise BadInput(
+            f"{keys} for {run.scheme}, whose server does not average; others go with "
+            f"{', '.join(averaging)}."
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import torch
 
 from bouquet.checks import (
+    check_aggregation,
     check_augment,
     check_averaging,
     check_decay,
@@ -51,6 +52,8 @@ from bouquet.stages import Stage, is_own, keys_of_stage, named_schemes, own_keys
 from bouquet.strategies.afl import AFL, Agnostic
 from bouquet.strategies.local_optimizers import Remembering
 from bouquet.strategies.registry import SCHEMES, find, lookup
+from bouquet.strategies.robust import KINDS as AGGREGATIONS
+from bouquet.strategies.robust import Aggregation, Robust
 from bouquet.strategies.server_optimizers import KINDS, Optimized, ServerOptimizer
 
 Kind = TypeVar("Kind", bound=AnyScheme)
@@ -128,6 +131,25 @@ class RunConfig:
     )
     server_beta2: float = key(0.99, "adam, yogi: the same for their squares", low=0.0, high=0.9999)
     server_tau: float = key(1e-3, "adam, yogi: what keeps their division from 0", low=1e-12)
+    aggregation: str = key(
+        "mean",
+        "what the server makes of the clients' uploads: their mean, or of each weight a trimmed "
+        "mean or the median, in which every client counts alike",
+        choices=AGGREGATIONS,
+    )
+    trim: float = key(
+        0.1,
+        "trimmed: the share of clients left out at each end, at least one",
+        low=0.0,
+        high=0.49,
+        degenerate="0 is the mean",
+    )
+    max_update_norm: float = key(
+        0.0,
+        "longest update, in medians of the round's updates: longer ones are clipped; 0 = any",
+        low=0.0,
+        degenerate="0 clips nothing",
+    )
     grad_clip: float = key(0.0, "largest gradient norm; 0 = any", low=0.0)
     grad_clip_over: str = key(
         "auto",
@@ -224,16 +246,21 @@ class RunConfig:
     min_clients: int = key(
         0, "on devices: clients that must be there before the first round; 0 = any", low=0
     )
+    max_examples: int = key(
+        1_000_000,
+        "on devices: the most examples a client may say it has; a node that says more is left out",
+        low=1,
+    )
     round_timeout: float = key(
         0.0,
         "seconds to wait for a round's replies; 0 = as long as it takes, on devices 600",
         low=0.0,
     )
     on_divergence: str = key(
-        "stop",
+        "auto",
         "when a client's training gives NaN or the loss explodes: stop the run, or go on without "
-        "those clients",
-        choices=("stop", "drop"),
+        "(drop) those clients; auto = stop, on devices drop",
+        choices=("auto", "stop", "drop"),
     )
     diverged_at: float = key(
         1000.0,
@@ -299,7 +326,14 @@ class Settings:
         optimizer = ServerOptimizer(
             run.server_optimizer, run.server_lr, run.server_beta1, run.server_beta2, run.server_tau
         )
-        return scheme if optimizer.is_mean else Optimized(scheme, optimizer)
+        scheme = scheme if optimizer.is_mean else Optimized(scheme, optimizer)
+        aggregation = self.aggregation
+        return scheme if aggregation.is_mean else Robust(scheme, aggregation)
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """How a round's uploads become one."""
+        return Aggregation(self.run.aggregation, self.run.trim, self.run.max_update_norm)
 
     def _of(self, kind: type[Kind]) -> Kind:
         """A scheme with its keys."""
@@ -483,6 +517,7 @@ def parse(
         join=join,
         schemes=tuple(read(scheme, values, scheme.name) for scheme in schemes),
     )
+    check_aggregation(run, settings.scheme)
     check_optimizer(run, settings.scheme)
     check_precision(run, settings.scheme)
     check_statistics(run, settings.scheme)

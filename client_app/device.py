@@ -1,12 +1,23 @@
 """What a real device says about itself, in Flower's ``--node-config``."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bouquet.bound import ids_in
 from bouquet.core.errors import BadInput
 from bouquet.imports import named_paths
 from bouquet.storage.files import file_name
+
+# Letters of a sentence for the server, which shortens it as well.
+LONGEST = 500
+# A path that starts at a root, between quotes and with any letters, or else without blanks.
+_ROOT = r"(?:[A-Za-z]:)?[\\/](?![\\/])"
+_QUOTED_PATH = re.compile(rf"(?<=['\"])(?P<path>{_ROOT}[^'\"]*)(?=['\"])")
+_PATH = re.compile(rf"(?<![\w.~\\/-])(?P<path>{_ROOT}[^\s'\",;:()<>]+)")
+# What may follow a folder's name where it is the whole of it.
+_WHOLE = r"(?=[\\/'\"\s,;:.()<>]|$)"
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,21 @@ class Device:
     def chosen(self, wished: str) -> str:
         """Where it computes: as its owner says, else as it finds best unless asked for the CPU."""
         return self.computes_on or ("cpu" if wished == "cpu" else "auto")
+
+    def discreet(self, text: str) -> str:
+        """A sentence for the server: files by what they are, not by where they are."""
+        named = {self.data_path: "data.path", self.weights: "model.weights"}
+        named[str(self.folder.absolute())] = "state-dir"
+        named = {place: name for place, name in named.items() if Path(place).is_absolute()}
+        own = [Path(place) / "x" for place in (*named, str(Path.home()))]
+        # Where the name of a folder around them has a blank, nobody else could tell its end.
+        around = {str(folder) for place in own for folder in place.parents if " " in str(folder)}
+        named = dict.fromkeys(around, "...") | named
+        for place in sorted(named, key=len, reverse=True):
+            text = re.sub(re.escape(place) + _WHOLE, named[place], text)
+        for path in (_QUOTED_PATH, _PATH):
+            text = path.sub(lambda found: re.split(r"[\\/]", found["path"].rstrip("\\/"))[-1], text)
+        return text if len(text) <= LONGEST else f"{text[:LONGEST]} ..."
 
     def refuse_strangers(self, values: Mapping[str, object]) -> None:
         """Refuse settings that name code the owner did not allow, before any of it is loaded."""
@@ -82,18 +108,13 @@ def device(node_config: Mapping[str, object]) -> Device | None:
     """The device a node is, by its config; None for a simulated node, which has no client-id."""
     if "client-id" not in node_config:
         return None
-    ids = [one.strip() for one in str(node_config["client-id"]).split(",")]
-    if not all(ids) or len(set(ids)) != len(ids):
-        raise BadInput(
-            "client-id in the node config must be one id, or several different ones separated by "
-            f"commas, not {node_config['client-id']!r}."
-        )
+    ids = ids_in(str(node_config["client-id"]), "client-id in the node config")
     folder = str(node_config.get("state-dir", ""))
     if not folder:
         raise BadInput("state-dir must be in the node config of a node with a client-id.")
     allowed = [one.strip() for one in str(node_config.get("allow", "")).split(",")]
     return Device(
-        tuple(sorted(ids)),
+        ids,
         Path(folder),
         str(node_config.get("data.path", "")),
         tuple(one for one in allowed if one),

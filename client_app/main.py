@@ -25,7 +25,7 @@ from bouquet.client_app.stores import (
     Store,
 )
 from bouquet.core import cohort
-from bouquet.core.errors import BadInput
+from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.measure import CLASSES, VALUES
 from bouquet.core.placement import find
 from bouquet.data.federated import numbered
@@ -45,12 +45,13 @@ Prepare = Callable[[Message, Context], tuple[Order, Node]]
 
 def answering(prepare: Prepare, app: ClientApp) -> ClientApp:
     """Let an app answer the server's messages, with the model and the data ``prepare`` finds."""
-    for kind, add, handle in (
+    for kind, add, follow in (
         ("query", app.query, query),
         ("train", app.train, train),
         ("evaluate", app.evaluate, evaluate),
     ):
-        add()(functools.partial(_accounted_for, kind, functools.partial(handle, prepare)))
+        quietly = functools.partial(_discreetly, follow, prepare)
+        add()(functools.partial(_accounted_for, kind, quietly))
     return app
 
 
@@ -75,6 +76,27 @@ def _record_refusal(context: Context, kind: str, sentence: str) -> None:
             record_refusal(own, kind, sentence)
 
 
+def _discreetly(
+    follow: Callable[[Prepare, Message, Context], Message],
+    prepare: Prepare,
+    message: Message,
+    context: Context,
+) -> Message:
+    """Follow a message; what goes wrong on a device is told without saying where its files are.
+
+    Flower sends an exception's words to the server, and writes all of it to the device's log.
+    """
+    try:
+        return follow(prepare, message, context)
+    except Exception as error:
+        own = device(context.node_config)
+        if own is None:
+            raise
+        if isinstance(error, BadInput):
+            raise BadInput(own.discreet(str(error))) from error
+        raise RunFailed(own.discreet(f"{type(error).__name__}: {error}")) from error
+
+
 def query(prepare: Prepare, message: Message, context: Context) -> Message:
     """Tell which clients live here, and what their data look like."""
     try:
@@ -82,7 +104,7 @@ def query(prepare: Prepare, message: Message, context: Context) -> Message:
         reply = Message(_introduce(node, context), reply_to=message)
         return _recorded(reply, order, context, "query")
     except BadInput as error:
-        return _refusal(error, message)
+        return _refusal(error, message, context)
 
 
 def train(prepare: Prepare, message: Message, context: Context) -> Message:
@@ -90,9 +112,9 @@ def train(prepare: Prepare, message: Message, context: Context) -> Message:
     try:
         order, node = prepare(message, context)
     except NotShared as error:
-        return _refusal(error, message)
+        return _refusal(error, message, context)
     result = node.train(order.round, order.clients, order.weights, order.arrays)
-    return _recorded(_reply(result, order, message), order, context, "train")
+    return _recorded(_reply(result, order, message, context), order, context, "train")
 
 
 def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
@@ -100,7 +122,7 @@ def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
     try:
         order, node = prepare(message, context)
     except NotShared as error:
-        return _refusal(error, message)
+        return _refusal(error, message, context)
     result = node.evaluate(
         order.round,
         order.clients,
@@ -110,7 +132,7 @@ def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
         _place(order, context, "outcomes"),
     )
     _leave_diagnostics(result, order, context)
-    return _recorded(_reply(result, order, message), order, context, "evaluate")
+    return _recorded(_reply(result, order, message, context), order, context, "evaluate")
 
 
 def forget() -> None:
@@ -240,7 +262,8 @@ def _introduce(node: Node, context: Context) -> RecordDict:
     return wire.content(arrays, MetricRecord(metrics), note)
 
 
-def _reply(result: Result, order: Order, message: Message) -> Message:
+def _reply(result: Result, order: Order, message: Message, context: Context) -> Message:
+    own, reasons = device(context.node_config), list(result.failures.values())
     metrics: dict[str, int | float | list[int] | list[float]] = {"weight": result.weight}
     metrics |= result.metrics
     metrics |= {f"seconds_{what}": spent for what, spent in result.seconds.items()}
@@ -249,16 +272,17 @@ def _reply(result: Result, order: Order, message: Message) -> Message:
             "round": order.round,
             "clients": result.clients,
             "failed": list(result.failures),
-            "reasons": list(result.failures.values()),
+            "reasons": reasons if own is None else list(map(own.discreet, reasons)),
             "diverged": result.diverged,
         }
     )
     return Message(wire.content(result.mean, MetricRecord(metrics), note), reply_to=message)
 
 
-def _refusal(error: BadInput, message: Message) -> Message:
-    """A sentence for the server to pass on to the user as it is."""
-    note = ConfigRecord({"refused": str(error)})
+def _refusal(error: BadInput, message: Message, context: Context) -> Message:
+    """A sentence for the server to pass on to the user as it is; a device names no folder of its own."""
+    own = device(context.node_config)
+    note = ConfigRecord({"refused": str(error) if own is None else own.discreet(str(error))})
     return Message(wire.content({}, MetricRecord(), note), reply_to=message)
 
 

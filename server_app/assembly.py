@@ -36,10 +36,17 @@ def for_nodes(settings: Settings, engine: str) -> Settings:
             model=replace(settings.model, weights=""),
         )
         timeout = settings.run.round_timeout or DEPLOYED_TIMEOUT
-        return hidden.with_run(store="disk", out="", state_dir="", round_timeout=timeout)
+        told = hidden.with_run(store="disk", out="", state_dir="", round_timeout=timeout)
+        return going_on(told)
     if settings.run.store != "auto":
         return settings
     return settings.with_run(store="memory" if engine == "inline" else "disk")
+
+
+def going_on(settings: Settings) -> Settings:
+    """Settings for devices: what one of them says of itself ends no run unless the user asks."""
+    auto = settings.run.on_divergence == "auto"
+    return settings.with_run(on_divergence="drop") if auto else settings
 
 
 def check_deployable(settings: Settings) -> None:

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.flower.exchange import exchange
+from bouquet.flower.private import fetching_at_most
 from bouquet.server_app.assembly import Assembly, for_nodes, hold_back_newcomers, stored
 from bouquet.server_app.divergence import stop_if_diverged
 from bouquet.server_app.membership import Client, Roster
@@ -138,6 +139,12 @@ class _Rounds:
         trained = self._train(strategy, round_)
         trained.seconds["round"] = time.perf_counter() - started  # without full evaluation
         event = event_of(strategy.stage.name, round_, trained)
+        refused = roster.take_refusals()
+        if refused:
+            event["left_out"] = [
+                {"node": str(node), "clients": sorted(roster.bound.get(node, ())), "reason": why}
+                for node, why in refused.items()
+            ]
         if self.told is not roster.clients:  # else nobody came or moved
             self.told, there = roster.clients, hosts(roster)
             if self.hosts != there:
@@ -151,7 +158,7 @@ class _Rounds:
         event["time"] = time.time()
         self.folder.append_event(event)
         self.events.append(event)
-        if settings.run.on_divergence == "stop":
+        if settings.run.on_divergence != "drop":
             stop_if_diverged(
                 settings, self.folder, strategy.task.guess, self.events, trained, evaluated
             )
@@ -186,7 +193,8 @@ class _Rounds:
         return reports
 
     def _exchange(self, strategy: SchemeStrategy, messages: Sequence[Message]) -> list[Message]:
-        return exchange(self.grid, messages, strategy.settings.run.round_timeout, self.stop)
+        with fetching_at_most(self.grid, strategy.most_due):
+            return exchange(self.grid, messages, strategy.settings.run.round_timeout, self.stop)
 
     def _append_history(self, round_: int) -> None:
         if self.scores:

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import reprlib
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -12,18 +13,28 @@ from logging import WARNING
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from bouquet.bound import clients_of
 from bouquet.core.config import Scalar
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.seeding import generator
 from bouquet.core.trees import Tree
 from bouquet.flower import wire
 from bouquet.flower.exchange import DEPLOYED_PAUSE, HALF_SENT, lost, pause
-from bouquet.flower.private import log
-from bouquet.server_app.replies import Facts, Refused, read_introduction
+from bouquet.flower.private import fetching_at_most, log, nodes_of
+from bouquet.server_app.replies import (
+    LARGEST_INTRODUCTION,
+    MOST_EXAMPLES,
+    Facts,
+    Introduction,
+    Refused,
+    read_introduction,
+)
 from bouquet.settings import Settings
 
 # Seconds that a simulation waits for its nodes.
 PATIENCE = 60.0
+# Seconds after which devices that were left out are asked again, while too few are there.
+ASK_AGAIN = 30.0
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,14 @@ class _Presence:
     there: dict[str, Client]
 
 
+@dataclass(frozen=True)
+class _Voice:
+    """Nodes that say the same of the data, and their introductions."""
+
+    facts: Facts
+    said: dict[int, Introduction]
+
+
 @dataclass
 class Roster:
     """The clients that have introduced themselves.
@@ -77,7 +96,7 @@ class Roster:
     nodes : set of int
         Those that have answered.
     facts : Facts or None
-        What they say of the data.
+        What most of them say of the data; from the first round on it stays as it is.
     asked : dict
         Nodes that have not answered yet, and the messages that asked them.
     expected : int
@@ -87,6 +106,12 @@ class Roster:
     markers : list of str
         Files that a simulated node must see before it does anything: else it would write where
         the run does not read.
+    bound : dict
+        The clients that nodes' keys are registered for, of nodes that ever were there.
+    begun : bool
+        Whether enough were there once.
+    refusals : dict
+        Nodes that were left out since somebody last asked for the news, and why.
     """
 
     clients: dict[str, Client] = field(default_factory=dict)
@@ -96,6 +121,10 @@ class Roster:
     expected: int = 1
     left_out: dict[int, BadInput | RunFailed] = field(default_factory=dict)
     markers: list[str] = field(default_factory=list)
+    bound: dict[int, set[str]] = field(default_factory=dict)
+    begun: bool = False
+    refusals: dict[int, str] = field(default_factory=dict)
+    _voices: list[_Voice] = field(default_factory=list, repr=False)
     _presence: _Presence = field(default_factory=lambda: _Presence({}, 0, 0, {}), repr=False)
     # The nodes by their places, worked out for a table of clients.
     _places: tuple[dict[str, Client], list[tuple[int, int]]] = field(
@@ -156,45 +185,80 @@ class Roster:
 
         A simulation has enough when all nodes have answered. A deployment has when
         ``min-clients`` have; from then on nobody waits for a device's introduction. A node whose
-        introduction is no good is left out, unless too few are left: then the run ends with
-        the reason. In a simulation, where all nodes have the same user, what a node says is
-        wrong with the input ends it at once.
+        introduction is no good is left out. If too few are left, a simulation ends with the
+        reason; a deployment waits for others, and asks those again, unless the nodes that it
+        left out are all there are and would have been enough. In a simulation, where all nodes
+        have the same user, what a node says is wrong with the input ends it at once.
         """
         limit, least = time.monotonic() + PATIENCE, settings.run.min_clients if deployed else 1
+        again = time.monotonic() + ASK_AGAIN
+        most = settings.run.max_examples if deployed else MOST_EXAMPLES
         self.left_out = {}
         while True:
-            online = set(grid.get_node_ids())
+            if deployed and time.monotonic() > again:
+                self.left_out, again = {}, time.monotonic() + ASK_AGAIN
+            names = nodes_of(grid)
+            online = set(names)
+            self.bound |= {
+                n: set(clients_of(name)) for n, name in names.items() if clients_of(name)
+            }
             self._ask(grid, settings, state_dir, online)
             node_of = {one: node for node, one in self.asked.items()}
-            for reply in list(grid.pull_messages(set(node_of))) if node_of else []:
+            for reply in self._pulled(grid, set(node_of)):
                 node = node_of[reply.metadata.reply_to_message_id]
                 del self.asked[node]
                 if lost(reply):  # if it comes back, it is asked again
                     continue
                 try:
-                    said = self._welcome(reply, node, online)
-                    self.expected = max(self.expected, 1 if deployed else said)
+                    found = _introduction(reply, most)
+                    self._check_claims(node, found)
+                    self.expected = max(self.expected, 1 if deployed else found.nodes)
+                    self._hear(node, found, online)
                 except (BadInput, RunFailed) as error:
                     if isinstance(error, BadInput) and not deployed:
                         raise
-                    self.left_out[node] = error
-                    log(WARNING, "Node %s is left out: %s", node, error)
+                    self._leave_out(node, error)
             if self._enough(least) and (deployed or not self.asked):
+                self.begun = True
+                self._voices.clear()
                 return
-            self._give_up(online, time.monotonic() > limit, deployed)
+            if deployed:
+                self._give_up_devices(online, least)
+            else:
+                self._give_up(time.monotonic() > limit)
             pause(DEPLOYED_PAUSE if deployed else 0.005, stop)
+
+    def _pulled(self, grid: Grid, asked: set[str]) -> list[Message]:
+        with fetching_at_most(grid, LARGEST_INTRODUCTION):
+            return list(grid.pull_messages(asked)) if asked else []
 
     def _enough(self, least: int) -> bool:
         answered = len(self.nodes | self.left_out.keys())
         return answered >= self.expected and len(self.clients) >= max(1, least)
 
-    def _give_up(self, online: set[int], late: bool, deployed: bool) -> None:
-        """End a run that waits in vain: too many were left out, or nodes do not come."""
-        answered = self.nodes | self.left_out.keys()
-        settled = online <= answered and (deployed or len(answered) >= self.expected)
-        if self.left_out and settled:
+    def take_refusals(self) -> dict[int, str]:
+        """Nodes that were left out since this was last called, and why."""
+        news, self.refusals = self.refusals, {}
+        return news
+
+    def _leave_out(self, node: int, error: BadInput | RunFailed) -> None:
+        self.left_out[node] = error
+        self.refusals[node] = str(error)
+        whose = ", ".join(sorted(self.bound.get(node, ()))) or "of no client by its key"
+        log(WARNING, "Node %s (%s) is left out: %s", node, whose, error)
+
+    def _give_up_devices(self, online: set[int], least: int) -> None:
+        """End a deployment whose devices are there and all no good: one bad device ends none."""
+        alone = not self.clients and online <= self.left_out.keys()
+        if alone and sum(len(self.bound.get(n, {n})) for n in self.left_out) >= max(1, least):
             raise next(iter(self.left_out.values()))
-        if late and not (deployed or self.asked):
+
+    def _give_up(self, late: bool) -> None:
+        """End a simulation that waits in vain: too many were left out, or nodes do not come."""
+        answered = self.nodes | self.left_out.keys()
+        if self.left_out and not self.asked and len(answered) >= self.expected:
+            raise next(iter(self.left_out.values()))
+        if late and not self.asked:
             raise RunFailed(
                 f"Of {self.expected} nodes, {len(answered)} introduced themselves within "
                 f"{PATIENCE:.0f} seconds."
@@ -209,18 +273,61 @@ class Roster:
         asks = [message(settings, node, MessageType.QUERY, 0, {}, note) for node in fresh]
         self.asked |= zip(fresh, grid.push_messages(asks) if asks else (), strict=True)
 
-    def _welcome(self, reply: Message, node: int, online: set[int]) -> int:
-        """Take in a node; returns how many nodes it says there are."""
-        try:
-            found = read_introduction(reply)
-        except Refused as why:
-            raise RunFailed(f"A node could not introduce itself: {why}") from why
-        disagreement = found.facts.differs(self.facts) if self.facts else ""
-        if disagreement:
-            raise RunFailed(f"Nodes disagree on {disagreement}.")
-        self.facts = self.facts or found.facts
+    def _check_claims(self, node: int, found: Introduction) -> None:
+        """Refuse a node that says it hosts another's client, whether the other is there or not.
+
+        A key that is bound to no clients may have those that no other is bound to.
+        """
+        claimed, own = {who.id for who in found.clients}, self.bound.get(node)
+        others = set[str]().union(*self.bound.values())
+        strange = sorted(claimed & others if own is None else claimed - own)
+        if strange:
+            raise RunFailed(
+                f"It says it hosts {reprlib.repr(', '.join(strange))}, which its key is not "
+                "registered for."
+            )
+
+    def _hear(self, node: int, found: Introduction, online: set[int]) -> None:
+        """Take in a node that says of the data what most do, not what the first happened to say.
+
+        Once a round has been, nobody outvotes those who were there.
+        """
         if found.warning:
             log(WARNING, "%s", found.warning)
+        if self.begun:
+            self._check_agreement(found.facts)
+            self._welcome(node, found, online)
+            return
+        for voice in self._voices:  # it may have said something else when it was asked before
+            voice.said.pop(node, None)
+        agreeing = [voice for voice in self._voices if not found.facts.differs(voice.facts)]
+        if not agreeing:
+            agreeing = [_Voice(found.facts, {})]
+            self._voices += agreeing
+        agreeing[0].said[node] = found
+        most = max(self._voices, key=lambda voice: len(voice.said))
+        if most.facts is self.facts:
+            self._check_agreement(found.facts)
+            self._welcome(node, found, online)
+        else:  # the first node, or one that tips the scales
+            self._follow(most, online)
+
+    def _follow(self, most: _Voice, online: set[int]) -> None:
+        """Take in those who now are the most, and leave out who was there before."""
+        before, self.facts, self.nodes, self.clients = self.nodes, most.facts, set(), {}
+        for node in before:
+            self._leave_out(node, RunFailed("Most nodes say something else of the data."))
+        for node, found in most.said.items():
+            self.left_out.pop(node, None)
+            self._welcome(node, found, online)
+
+    def _check_agreement(self, facts: Facts) -> None:
+        disagreement = facts.differs(self.facts) if self.facts else ""
+        if disagreement:
+            raise RunFailed(f"Nodes disagree on {disagreement}.")
+
+    def _welcome(self, node: int, found: Introduction, online: set[int]) -> None:
+        """Take in a node's clients."""
         self.nodes.add(node)
         clients = dict(self.clients)
         for who in found.clients:
@@ -235,7 +342,13 @@ class Roster:
                 who.id, node, 0, who.train_examples, who.test_examples, who.labels, joins
             )
         self.clients = _settled(clients)
-        return found.nodes
+
+
+def _introduction(reply: Message, most_examples: int) -> Introduction:
+    try:
+        return read_introduction(reply, most_examples)
+    except Refused as why:
+        raise RunFailed(f"A node could not introduce itself: {why}") from why
 
 
 def _settled(clients: dict[str, Client]) -> dict[str, Client]:

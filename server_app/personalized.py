@@ -20,7 +20,7 @@ from bouquet.flower.private import is_deployed, log
 from bouquet.models import personal_names
 from bouquet.objects import SchemeLike, flat, told_of
 from bouquet.parts import loss_of, metric_of
-from bouquet.server_app.assembly import check_deployable
+from bouquet.server_app.assembly import check_deployable, going_on
 from bouquet.server_app.divergence import divergence
 from bouquet.server_app.loop import full_evaluation
 from bouquet.server_app.membership import Roster
@@ -110,6 +110,8 @@ class PersonalizedStrategy(Strategy):
             self._initial: Tree = wire.unpack(arrays)
             self._settings = _typed(self._settings, self._initial)
         deployed = is_deployed(grid)
+        if deployed:
+            self._settings = going_on(self._settings)
         self._roster.update(grid, self._settings, self._name, threading.Event(), deployed)
         if self._strategy is None:
             task = _task(self._settings, self._roster, self._initial)
@@ -175,7 +177,7 @@ class PersonalizedStrategy(Strategy):
         return self._strategy
 
     def _stop_if_diverged(self, trained: Report, evaluated: Report | None) -> None:
-        if self._settings.run.on_divergence == "stop":
+        if self._settings.run.on_divergence != "drop":
             guess = self._begun.task.guess
             seen = divergence(self._settings, guess, self._events, trained, evaluated)
             if seen:

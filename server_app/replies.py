@@ -5,6 +5,7 @@ a node can send end a run, and none get into it unseen.
 """
 
 import math
+import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from bouquet.core.errors import BadInput
 from bouquet.core.measure import CLASSES, SEVERAL, VALUES, prefix
 from bouquet.core.trees import Tree, is_finite
 from bouquet.core.untrusted import (
+    MOST,
     Malformed,
     ids,
     listed,
@@ -39,6 +41,10 @@ MOST_CLASSES = 2**20
 MOST_NODES = 2**20
 # A reason goes into every line of a log.
 LONGEST_REASON = 500
+# Bytes. An introduction may have thousands of clients and the names of all classes and columns; a
+# reply has some words and numbers for each client, and a header for each array.
+LARGEST_INTRODUCTION = 2**26
+WORDS, WORDS_OF_A_CLIENT, HEADER = 2**20, 2**12, 2**10
 # What a node's introduction may leave out.
 _PERHAPS = ("buffers", "class-names", "input-names", "targets", "warning")
 
@@ -168,6 +174,11 @@ def measures(metric: str, parts: Sequence[str] = ("test",)) -> list[str]:
     ]
 
 
+def largest(uploads: int, arrays: int, clients: int) -> int:
+    """Bytes that a reply may have, given those of its arrays, how many they are, and of whom."""
+    return uploads + HEADER * arrays + WORDS + WORDS_OF_A_CLIENT * clients
+
+
 def read_reply(
     reply: Message,
     kind: str,
@@ -175,6 +186,7 @@ def read_reply(
     asked: Collection[str],
     metric: str,
     parts: Sequence[str] = ("test",),
+    most: int = MOST,
 ) -> Reply:
     """A reply to a message of a kind, or a refusal.
 
@@ -194,9 +206,12 @@ def read_reply(
         What the task is measured by beside the loss; empty for nothing.
     parts : sequence of str
         Which of the clients' examples were to be evaluated.
+    most : int
+        Bytes it may have.
     """
     with _refusing():
         _check_kind(reply, kind)
+        _check_size(reply, most)
         names(reply.content, "its records", RECORDS)
         note = reply.content.config_records[wire.NOTE]
         _pass_on(note)
@@ -224,13 +239,21 @@ def read_reply(
         )
 
 
-def read_introduction(reply: Message) -> Introduction:
+def read_introduction(reply: Message, most_examples: int = MOST_EXAMPLES) -> Introduction:
     """A node's introduction, or a refusal.
 
     A node that passes on a mistake of its user's raises :class:`BadInput` with the node's sentence.
+
+    Parameters
+    ----------
+    reply : Message
+        As it came.
+    most_examples : int
+        How many a client may say it has.
     """
     with _refusing():
         _check_kind(reply, MessageType.QUERY)
+        _check_size(reply, LARGEST_INTRODUCTION)
         names(reply.content, "its records", RECORDS)
         note = reply.content.config_records[wire.NOTE]
         _pass_on(note)
@@ -255,7 +278,7 @@ def read_introduction(reply: Message) -> Introduction:
         )
         return Introduction(
             facts,
-            _introduced(clients, numbers, classes),
+            _introduced(clients, numbers, classes, most_examples),
             whole(numbers["nodes"], "nodes", 1, MOST_NODES),
             _short(text(note.get("warning", ""), "warning")),
         )
@@ -286,11 +309,14 @@ def _called(note: Mapping[str, Any], what: str, count: int) -> tuple[str, ...]:
 
 
 def _introduced(
-    clients: Sequence[str], numbers: Mapping[str, Any], classes: int
+    clients: Sequence[str], numbers: Mapping[str, Any], classes: int, most: int
 ) -> list[Introduced]:
+    def examples(value: object, what: str) -> int:
+        return whole(value, what, 1, most)
+
     count = len(clients)
-    train = listed(numbers["train_examples"], "train_examples", _examples, count)
-    test = listed(numbers["test_examples"], "test_examples", _examples, count)
+    train = listed(numbers["train_examples"], "train_examples", examples, count)
+    test = listed(numbers["test_examples"], "test_examples", examples, count)
     labels: list[int] = []
     if "label_counts" in numbers:
         labels = listed(numbers["label_counts"], "label_counts", _labels, count * classes)
@@ -324,6 +350,13 @@ def _check_kind(reply: Message, kind: str) -> None:
         raise Refused(f"a reply to another kind of message, {reply.metadata.message_type}")
 
 
+def _check_size(reply: Message, most: int) -> None:
+    """Refuse what is too large by the sizes it declares, before anything is made of it."""
+    found = wire.declared(reply.content)
+    if found > most:
+        raise Refused(f"a reply of {found} bytes where at most {most} are due")
+
+
 @contextmanager
 def _refusing() -> Iterator[None]:
     try:
@@ -331,7 +364,7 @@ def _refusing() -> Iterator[None]:
     except (Refused, BadInput):
         raise
     except Malformed as error:
-        raise Refused(f"a malformed reply: {error}") from error
+        raise Refused(f"a malformed reply: {_short(str(error))}") from error
     except Exception as error:  # no bytes a node can send may end the run
         raise Refused(
             f"a malformed reply ({type(error).__name__}: {_short(str(error))})"
@@ -342,7 +375,7 @@ def _known(values: object, what: str, asked: Collection[str]) -> list[str]:
     found = ids(values, what)
     strangers = sorted(set(found) - set(asked))
     if strangers:
-        raise Refused(f"a reply for clients that were not asked: {strangers}")
+        raise Refused(f"a reply for clients that were not asked: {reprlib.repr(strangers)}")
     return found
 
 
@@ -362,16 +395,12 @@ def _extent(value: object, what: str) -> int:
     return whole(value, what, 1, MOST_INPUTS)
 
 
-def _examples(value: object, what: str) -> int:
-    return whole(value, what, 1, MOST_EXAMPLES)
-
-
 def _labels(value: object, what: str) -> int:
     return whole(value, what, 0, MOST_EXAMPLES)
 
 
 def _short(reason: str) -> str:
-    plain = reason.encode("utf-8", "replace").decode()
+    plain = " ".join(reason[: 2 * LONGEST_REASON].encode("utf-8", "replace").decode().splitlines())
     return plain if len(plain) <= LONGEST_REASON else f"{plain[:LONGEST_REASON]} ..."
 
 

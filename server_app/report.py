@@ -26,6 +26,8 @@ class Report:
         The slowest node's time by kind of work.
     nodes : dict
         The seconds each node that was asked worked, by its place; None for one that was silent.
+    clipped : list of str
+        Those whose uploads were too long, and were cut.
     bytes_up, bytes_down : int
         Of the messages' contents.
     """
@@ -36,6 +38,7 @@ class Report:
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     nodes: dict[int, float | None] = field(default_factory=dict)
+    clipped: list[str] = field(default_factory=list)
     bytes_up: int = 0
     bytes_down: int = 0
 
@@ -59,6 +62,14 @@ class Report:
         """Note and log why clients are left out."""
         self.failures |= dict.fromkeys(clients, reason)
         log(WARNING, "Round %s: left out client %s: %s", round_, ", ".join(clients), reason)
+
+    def drop(self, round_: int, clients: Sequence[str], reason: str) -> None:
+        """Leave out clients whose replies would have counted."""
+        self.clients = [one for one in self.clients if one not in clients]
+        for client in clients:
+            self.scores.pop(client, None)
+        self.fail(round_, clients, reason)
+        self.sort()
 
     def sort(self) -> None:
         """Order by client, not by who was heard of first."""

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Strategy
 
 from bouquet.core.errors import BadInput
 from bouquet.core.measure import counts
-from bouquet.core.round import Part, united, upload_shape
+from bouquet.core.round import Part, is_each, united, upload_shape
 from bouquet.core.scheme import Federation, Member
 from bouquet.core.task import Task
 from bouquet.core.trees import Tree, fingerprint, flatten, is_finite, norm, plain
@@ -35,10 +35,11 @@ from bouquet.server_app.membership import (
     common_parts,
     packed,
 )
-from bouquet.server_app.replies import Refused, Reply, read_reply
+from bouquet.server_app.replies import Refused, Reply, largest, read_reply
 from bouquet.server_app.report import Report
 from bouquet.settings import Settings
 from bouquet.stages import Stage
+from bouquet.strategies.robust import Robust
 
 
 class SchemeStrategy(Strategy):
@@ -204,9 +205,7 @@ class SchemeStrategy(Strategy):
             worst = max(parts, key=lambda part: float(norm(_all(part.arrays))))
             parts = [part for part in parts if part is not worst]
             reason = "weights so large that the server's would become NaN or infinite"
-            self.report.clients = sorted(set(self.report.clients) - set(worst.clients))
-            self.report.fail(server_round, worst.clients, reason)
-            self.report.sort()
+            self.report.drop(server_round, worst.clients, reason)
         log(WARNING, "Round %s had no valid reply: the weights stay as they were.", server_round)
 
     def _aggregated(self, round_: int, parts: Sequence[Reply]) -> Any:
@@ -219,14 +218,23 @@ class SchemeStrategy(Strategy):
                 new = scheme.aggregate(self.server, uploads)
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
                 return None  # of a matrix that is not finite
-        return new if is_finite(flatten(new)) else None
+        if not is_finite(flatten(new)):
+            return None
+        if isinstance(scheme, Robust):
+            self.report.clipped = scheme.clipped(self.server, uploads)
+        return new
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Collect every client's scores."""
-        for _ in self._valid(server_round, replies):
-            pass
+        """Collect every client's scores.
+
+        A run that goes on without those that diverge has no mean that one of them can spoil.
+        """
+        self._valid(server_round, replies)
+        if self.settings.run.on_divergence == "drop":
+            for client in [one for one, found in self.report.scores.items() if _broken(found)]:
+                self.report.drop(server_round, [client], "a loss or metric of NaN or infinity")
         return self._metrics()
 
     def summary(self) -> None:
@@ -315,10 +323,11 @@ class SchemeStrategy(Strategy):
 
     def _read(self, round_: int, answer: Message, asked: Sequence[str]) -> Reply:
         """A reply whose content can be trusted."""
-        if not answer.has_error():
-            self.report.bytes_up += _size(answer)
         measured, parts = self.task.measured, self.settings.parts
-        reply = read_reply(answer, self._kind, round_, asked, measured, parts)
+        most = self.most_bytes(len(asked))
+        if not answer.has_error():
+            self.report.bytes_up += _size(answer, most)
+        reply = read_reply(answer, self._kind, round_, asked, measured, parts, most)
         uploads = reply.clients if self._kind == MessageType.TRAIN else []
         expected = sum(self._weights[client] for client in uploads)
         if not math.isclose(reply.weight, expected, rel_tol=1e-9):
@@ -330,6 +339,20 @@ class SchemeStrategy(Strategy):
         if not is_finite(reply.arrays):
             raise Refused("weights that are NaN or infinite")
         return reply
+
+    @property
+    def most_due(self) -> int:
+        """Bytes that any reply to the last messages may have."""
+        return max((self.most_bytes(len(group)) for group in self._asked.values()), default=0)
+
+    def most_bytes(self, clients: int) -> int:
+        """Bytes that a reply about so many clients may have."""
+        if self._kind != MessageType.TRAIN:
+            return largest(0, 0, clients)
+        scheme = self.settings.scheme
+        like = flatten(scheme.upload_like(self.server))
+        sizes = [v.nbytes * (clients if is_each(scheme, n) else 1) for n, v in like.items()]
+        return largest(sum(sizes), len(sizes), clients)
 
     def _metrics(self) -> MetricRecord:
         """Means over the clients, as Flower's strategies report them."""
@@ -351,10 +374,16 @@ def _all(arrays: Tree) -> Tree:
     return {plain(name): value for name, value in arrays.items()}
 
 
-def _size(reply: Message) -> int:
-    """Bytes of a reply, which may hold what has no size."""
+def _broken(scores: Mapping[str, float]) -> bool:
+    """Whether a client's numbers are no numbers; a metric alone may be undefined."""
+    return any(counts(name, value) and not math.isfinite(value) for name, value in scores.items())
+
+
+def _size(reply: Message, most: int) -> int:
+    """Bytes of a reply, which may hold what has no size; one that is too large is not packed."""
     try:
-        return wire.size(reply.content)
+        found = wire.declared(reply.content)
+        return found if found > most else wire.size(reply.content)
     except Exception:  # whatever Flower makes of it; reading the reply says what is wrong
         return 0
 

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 def event_of(stage: str, round_: int, trained: Report) -> Event:
     """A round's event, as far as its training goes."""
-    return {
+    event: Event = {
         "version": 1,
         "round": round_,
         "stage": stage,
@@ -34,6 +34,9 @@ def event_of(stage: str, round_: int, trained: Report) -> Event:
         "evaluated": 0,
         "metrics": {},
     }
+    if trained.clipped:
+        event["clipped"] = trained.clipped
+    return event
 
 
 def add_evaluation(event: Event, roster: Roster, evaluated: Report, metric: Measure) -> None:
@@ -117,6 +120,9 @@ def summary_of(
         "bytes_down": sum(event["bytes_down"] for event in events),
         "failures": sum(len(event["failures"]) for event in events),
     }
+    clipped = sum(len(event.get("clipped", ())) for event in events)
+    if clipped or run.max_update_norm:
+        summary["clipped"] = clipped
     metric, roster = strategy.task.metric, strategy.roster
     measures = (metric, LOSS)
     gains = [_gain(row, measures) for row in rows]

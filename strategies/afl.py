@@ -133,6 +133,10 @@ class Agnostic(Wrapper):
         some = next(iter(inner.w.values()), torch.zeros(()))
         return self.records.upload(*inner, torch.zeros((), dtype=some.dtype))
 
+    def unmoved(self, server: Any) -> Any:
+        """The scheme's own; a loss has no point to be counted from."""
+        return self.records.upload(*super().unmoved(server), self.upload_like(server).loss)
+
     def weigh(self, server: Any, weights: Mapping[str, float]) -> Mapping[str, float]:
         """λ."""
         return {client: max(LEAST, float(server.mixture[client])) for client in weights}

@@ -96,6 +96,12 @@ class Averaged(Wrapper):
         """An upload has an average, too."""
         return self.records.upload(*self.inner.upload_like(self.server_of(server)), server.trail)
 
+    def unmoved(self, server: Any) -> Any:
+        """The average over a round without a step is the model itself."""
+        own = self.server_of(server)
+        still = {name: own.w[name] for name in server.trail}
+        return self.records.upload(*self.inner.unmoved(own), still)
+
     def received(self, payload: Any) -> Any:
         """What the scheme itself would have received."""
         return self.inner.records.payload(*payload[:-1])

@@ -104,6 +104,11 @@ class Scaffold(Scheme[Personal, Pair, Pair, Pair]):
         """Their changes look like them."""
         return server
 
+    def unmoved(self, server: Pair) -> Pair:
+        """Uploads are changes; statistics are sent as they are."""
+        still = {name: torch.zeros_like(value) for name, value in server.c.items()}
+        return Pair(server.w | still, still)
+
     def aggregate(self, server: Pair, uploads: Round[Pair]) -> Pair:
         """X ← x + η_g mean Δy, c ← c + (|S| / N) mean Δc."""
         share = len(uploads.clients) / len(uploads.federation.members)

@@ -13,15 +13,22 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+superlink_app = typer.Typer(invoke_without_command=True)
 node_app = typer.Typer(invoke_without_command=True)
+LinkFolder = Annotated[Path, typer.Option(help="The SuperLink's folder.", metavar="DIR")]
+PublicKey = Annotated[Path, typer.Argument(help="A node's public key, such as north.key.pub.")]
+LINK = Path("link")
 StateDir = Annotated[Path, typer.Option(help="The device's folder.", metavar="DIR")]
 ClientId = Annotated[str, typer.Option(help="The client's id.", metavar="ID")]
 
 
+@superlink_app.callback()
 def superlink(
+    context: typer.Context,
     folder: Annotated[
-        Path, typer.Option(help="Certificates, the database and Flower's settings.", metavar="DIR")
-    ],
+        Path | None,
+        typer.Option(help="Certificates, the database and Flower's settings.", metavar="DIR"),
+    ] = None,
     names: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,20 +45,27 @@ def superlink(
         ),
     ] = "",
 ) -> None:
-    """The server's half of a deployment: certificates the first time, then flower-superlink.
+    """The server's half of a deployment: certificates, flower-superlink, and who is let in.
 
-    Prints the command it runs. Nodes need DIR/ca.pem; flwr finds the SuperLink
-    with FLWR_HOME=DIR/flower.
+    Without a command it prints the flower-superlink command and runs it. Nodes
+    need DIR/ca.pem; flwr finds the SuperLink with FLWR_HOME=DIR/flower.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
       bouquet superlink --folder link --name server.example.org
+
+      bouquet superlink register north.key.pub --clients north --folder link
     """
+    if context.invoked_subcommand is not None:
+        return
+
     from bouquet.core.errors import BadInput
     from bouquet.deploy.addresses import addresses
     from bouquet.deploy.certificates import make_certificates
     from bouquet.deploy.commands import environment, link_command
 
+    if folder is None:
+        raise BadInput("superlink needs --folder.")
     place, listens = folder.absolute(), addresses(fleet, control)
     if (place / "ca.pem").exists():
         if names:
@@ -67,6 +81,114 @@ def superlink(
     text = f'[superlink]\ndefault = "bouquet"\n\n[superlink.bouquet]\n{connection}'
     (home / "config.toml").write_text(text, "utf-8")
     _become(link_command(place, listens), environment(home))
+
+
+@superlink_app.command("register")
+def superlink_register(
+    key: PublicKey,
+    clients: Annotated[
+        str, typer.Option(help="The clients it is for, separated by commas.", metavar="IDS")
+    ],
+    folder: LinkFolder = LINK,
+) -> None:
+    """Let a node's key in, for its clients and nobody else's. The SuperLink must run.
+
+    [bold]Example[/bold]
+
+      bouquet superlink register north.key.pub --clients north --folder link
+    """
+    from bouquet.bound import ids_in
+    from bouquet.deploy.control import control_of, register
+
+    wanted = ids_in(clients, "--clients")
+    with control_of(folder) as client:
+        typer.echo(register(client, key, wanted))
+
+
+@superlink_app.command("nodes")
+def superlink_nodes(folder: LinkFolder = LINK) -> None:
+    """Who is let in: each key's clients, its fingerprint, and when its node was last heard of.
+
+    [bold]Example[/bold]
+
+      bouquet superlink nodes --folder link
+    """
+    from rich.table import Table
+
+    from bouquet.cli.display import out
+    from bouquet.deploy.control import control_of, nodes
+
+    table = Table(header_style="bold")
+    for heading in ("clients", "status", "last contact", "node", "key"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "status")
+    with control_of(folder) as client:
+        for one in nodes(client):
+            seen = "never" if one.seen is None else f"{one.seen:%Y-%m-%d %H:%M} UTC"
+            clients = ", ".join(one.clients) or "any that are nobody's"
+            table.add_row(clients, one.status, seen, str(one.node), one.fingerprint)
+    out.print(table)
+
+
+@superlink_app.command("revoke")
+def superlink_revoke(key: PublicKey, folder: LinkFolder = LINK) -> None:
+    """Let a key in no more. Its node is sent away at once; its clients are free for another key.
+
+    [bold]Example[/bold]
+
+      bouquet superlink revoke north.key.pub --folder link
+    """
+    from bouquet.deploy.control import control_of, revoke
+
+    with control_of(folder) as client:
+        typer.echo(", ".join(revoke(client, key).clients))
+
+
+@superlink_app.command("rotate")
+def superlink_rotate(
+    old: PublicKey,
+    new: Annotated[Path, typer.Argument(help="The public key that takes its place.")],
+    folder: LinkFolder = LINK,
+) -> None:
+    """Put a new key in the place of another. The device keeps its state and starts with the new.
+
+    [bold]Example[/bold]
+
+      bouquet superlink rotate north.key.pub north2.key.pub --folder link
+    """
+    from bouquet.deploy.control import control_of, rotate
+
+    with control_of(folder) as client:
+        typer.echo(rotate(client, old, new))
+
+
+@superlink_app.command("renew")
+def superlink_renew(
+    folder: LinkFolder = LINK,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="Other names than it has.", metavar="HOST"),
+    ] = None,
+    ca_key: Annotated[
+        Path | None,
+        typer.Option(help="The authority's key, if it is not in DIR.", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Make a new server certificate of the same authority: devices keep their ca.pem.
+
+    It counts from the SuperLink's next start.
+
+    [bold]Example[/bold]
+
+      bouquet superlink renew --folder link
+    """
+    from bouquet.core.errors import BadInput
+    from bouquet.deploy.certificates import renew
+
+    if not (folder / "ca.pem").exists():
+        raise BadInput(f"--folder: {folder} holds no certificates; bouquet superlink makes them.")
+    here = ["localhost", "127.0.0.1"] if names else []
+    for name in renew(folder, [*(names or ()), *here], ca_key or folder / "ca.key"):
+        typer.echo(name)
 
 
 @node_app.callback()

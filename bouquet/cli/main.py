@@ -33,12 +33,12 @@ for command in (
     lists.schemes,
     lists.keys,
     lists.models,
-    edge.superlink,
     edge.export,
     edge.audit,
 ):
     app.command()(command)
 app.add_typer(data.data_app, name="data")
+app.add_typer(edge.superlink_app, name="superlink")
 app.add_typer(edge.node_app, name="node")
 
 

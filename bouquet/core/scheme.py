@@ -196,6 +196,13 @@ class Scheme(Generic[Personal, Payload, Upload, Server]):
         """The model of a client that joins after training and adapts the shared one to its data."""
         return work.descend(work.task.loss, shared, work.batches)
 
+    def unmoved(self, server: Server) -> Upload:
+        """What a client that changed nothing would send: the point that updates are counted from.
+
+        Where a server averages weights, that is what it holds.
+        """
+        return self.upload_like(server)
+
     def welcome(self, server: Server, federation: Federation) -> Server:
         """What changes at the server when a run starts and when clients join.
 

@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 # The largest whole number a message or a file's reader elsewhere can carry.
 MOST = 2**63 - 1
+# Letters of a client's id, or of what else goes into tables.
+LONGEST_NAME = 500
 
 
 class Malformed(ValueError):
@@ -63,10 +65,17 @@ def listed(
 
 
 def ids(values: object, what: str) -> list[str]:
-    """A list of clients' ids: none empty, none twice."""
-    found = listed(values, what, text)
+    """A list of clients' ids: none empty, none twice, none longer than a line."""
+    found = listed(values, what, _name)
     if not all(found) or len(set(found)) != len(found):
         raise Malformed(f"{what} must be different ids, not {reprlib.repr(found)}")
+    return found
+
+
+def _name(value: object, what: str) -> str:
+    found = text(value, what)
+    if len(found) > LONGEST_NAME:
+        raise Malformed(f"{what} must be shorter than {LONGEST_NAME} letters, not {len(found)}")
     return found
 
 

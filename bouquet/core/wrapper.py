@@ -112,6 +112,10 @@ class Wrapper(Scheme[Any, Any, Any, Any]):
         """As the scheme does."""
         return self.inner.upload_like(self.server_of(server))
 
+    def unmoved(self, server: Any) -> Any:
+        """As the scheme does."""
+        return self.inner.unmoved(self.server_of(server))
+
     def aggregate(self, server: Any, uploads: Round[Any]) -> Any:
         """As the scheme does."""
         return self.server_with(self.inner.aggregate(self.server_of(server), uploads), server)

@@ -8,13 +8,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from bouquet.core.errors import RunFailed
 from bouquet.deploy.addresses import HOST, Addresses, addresses
@@ -27,17 +24,15 @@ from bouquet.deploy.commands import (
     node_command,
     node_environment,
 )
+from bouquet.deploy.control import control, register
 from bouquet.deploy.processes import end, end_strays, free_port
 from bouquet.flower.private import (
     ADMITTED,
     ControlHttpClient,
     Fab,
     ListRunsRequest,
-    RegisterNodeRequest,
-    RuntimeVersionHttpInterceptor,
     StartRunRequest,
     fab_to_proto,
-    public_key_to_bytes,
     user_config_to_proto,
 )
 from bouquet.settings import Settings
@@ -78,23 +73,22 @@ class Deployment:
         key = self.private / f"{host.name}.key"
         if not key.exists():
             make_node_key(key)
-            self.register(key.with_name(f"{key.name}.pub"))
+            self.register(key.with_name(f"{key.name}.pub"), host.clients)
         ca = self.private / "ca.pem"
         command = node_command(host, self.fleet, ca, key, free_port())
         self.launch(host.name, command, node_environment(self.private / host.name))
 
-    def register(self, public_key: Path) -> None:
-        """Let the node with this key in."""
-        key: Any = load_ssh_public_key(public_key.read_bytes())
-        with self._client() as client:
-            client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key)))
+    def register(self, public_key: Path, clients: Sequence[str]) -> int:
+        """Let the node with this key in, for its clients; returns Flower's id of the node."""
+        with self.control_api() as client:
+            return register(client, public_key, clients)
 
     def start_run(self, settings: Settings) -> int:
         """Hand the app to the SuperLink; returns Flower's number of the run."""
         content = bundle()
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         keys = user_config_to_proto(dict(settings.flat()))
-        with self._client() as client:
+        with self.control_api() as client:
             request = StartRunRequest(fab=fab_to_proto(fab), override_config=keys)
             return int(client.StartRun(request).run_id)
 
@@ -103,7 +97,7 @@ class Deployment:
         link = self.processes["superlink"]
         if link.poll() is not None:
             return f"the SuperLink ended with {link.returncode}"
-        with self._client() as client:
+        with self.control_api() as client:
             status = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
         if status.status != "finished":
             return None
@@ -170,20 +164,9 @@ class Deployment:
             end_strays(self.private / name)
         self.processes.clear()
 
-    @contextmanager
-    def _client(self) -> Iterator[ControlHttpClient]:
-        client = ControlHttpClient.from_server_address(
-            self.control,
-            insecure=False,
-            root_certificates=(self.private / "ca.pem").read_bytes(),
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-        )
-        try:
-            yield client
-        except Exception as error:  # a refusal, or no answer at all
-            raise RunFailed(f"The SuperLink does not do as asked: {error}") from error
-        finally:
-            client.close()
+    def control_api(self) -> AbstractContextManager[ControlHttpClient]:
+        """The way to the SuperLink for its owner."""
+        return control(self.control, self.private / "ca.pem")
 
     def _wait_for(self, address: str) -> None:
         host, _, port = address.partition(":")

@@ -11,20 +11,30 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.cli.build import build_fab_from_disk, build_fab_from_files
-    from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+    from flwr.common.constant import HEARTBEAT_PATIENCE, SUPERLINK_NODE_ID, ErrorCode
     from flwr.common.logger import log
     from flwr.common.serde import fab_to_proto, user_config_to_proto
-    from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
+    from flwr.proto.control_pb2 import (
+        ListNodesRequest,
+        ListRunsRequest,
+        RegisterNodeRequest,
+        StartRunRequest,
+        UnregisterNodeRequest,
+    )
+    from flwr.proto.node_pb2 import NodeInfo
     from flwr.serverapp import Grid
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.fab import Fab
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supercore.run import Run
@@ -34,6 +44,7 @@ if TYPE_CHECKING:
     from flwr.supernode.cli import flwr_clientapp
 
 __all__ = [
+    "HEARTBEAT_PATIENCE",
     "SUPERLINK_NODE_ID",
     "ControlHttpClient",
     "ErrorCode",
@@ -41,13 +52,17 @@ __all__ = [
     "Fab",
     "HttpGrid",
     "LaunchResult",
+    "ListNodesRequest",
     "ListRunsRequest",
+    "NodeInfo",
+    "ObjectPullError",
     "RegisterNodeRequest",
     "Run",
     "RuntimeVersionHttpInterceptor",
     "StartRunRequest",
     "SubprocessExecutor",
     "TaskIdentity",
+    "UnregisterNodeRequest",
     "build_fab_from_disk",
     "build_fab_from_files",
     "fab_to_proto",
@@ -76,7 +91,14 @@ NAMES = {
     "fab_to_proto": ("flwr.common.serde", "the same, in a request"),
     "user_config_to_proto": ("flwr.common.serde", "a run's keys in a request"),
     "ListRunsRequest": ("flwr.proto.control_pb2", "how a run on a SuperLink goes on"),
-    "RegisterNodeRequest": ("flwr.proto.control_pb2", "let a device's key in"),
+    "RegisterNodeRequest": ("flwr.proto.control_pb2", "let a device's key in, for its clients"),
+    "UnregisterNodeRequest": ("flwr.proto.control_pb2", "let it in no more"),
+    "ListNodesRequest": ("flwr.proto.control_pb2", "which keys there are"),
+    "NodeInfo": ("flwr.proto.node_pb2", "what a SuperLink says of each"),
+    "HEARTBEAT_PATIENCE": (
+        "flwr.common.constant",
+        "how long ago a node gave its last sign of life",
+    ),
     "StartRunRequest": ("flwr.proto.control_pb2", "start a run and keep its id; flwr run tells it"),
     "ControlHttpClient": ("flwr.supercore.control", "the way to a SuperLink for those requests"),
     "RuntimeVersionHttpInterceptor": (
@@ -86,6 +108,10 @@ NAMES = {
     "public_key_to_bytes": (
         "flwr.supercore.primitives.asymmetric",
         "a key as a SuperLink wants it registered",
+    ),
+    "ObjectPullError": (
+        "flwr.supercore.inflatable.inflatable_utils",
+        "what Flower takes for a reply that cannot be had",
     ),
     "flower_superexec": ("flwr.supercore.cli", "the command that starts a process a message"),
     "ExecutionSpec": ("flwr.supercore.superexec.executor", "what an executor is to start"),
@@ -107,6 +133,52 @@ def is_deployed(grid: "Grid") -> bool:
     """Whether nodes are devices: whoever has an ``HttpGrid`` has imported it, and it is slow to."""
     home, _ = NAMES["HttpGrid"]
     return home in sys.modules and isinstance(grid, sys.modules[home].HttpGrid)
+
+
+@contextmanager
+def fetching_at_most(grid: "Grid", most: int) -> Iterator[None]:
+    """Have replies fetched from a SuperLink up to so many bytes each, and given up beyond.
+
+    A reply comes in pieces, and Flower has no option for how many it takes. It turns the error
+    raised here into a message that says the reply is not to be had.
+    """
+    if not is_deployed(grid):
+        yield
+        return
+    home = import_module("flwr.superlink.grid.http_grid")
+    theirs = home.make_pull_object_fn_protobuf
+    vars(home)["make_pull_object_fn_protobuf"] = lambda *words, **options: _Fetch(
+        theirs(*words, **options), most
+    )
+    try:
+        yield
+    finally:
+        vars(home)["make_pull_object_fn_protobuf"] = theirs
+
+
+class _Fetch:
+    """Flower's way to a reply's pieces, several at a time, until they are too much together."""
+
+    def __init__(self, piece: Callable[[str], bytes], most: int) -> None:
+        self._piece, self._most, self._seen = piece, most, 0
+        self._lock = threading.Lock()
+
+    def __call__(self, name: str) -> bytes:
+        content = self._piece(name)
+        with self._lock:
+            self._seen += len(content)
+            if self._seen > self._most:
+                why = f"the reply is larger than the {self._most} bytes that are due"
+                raise __getattr__("ObjectPullError")(name, why)
+        return content
+
+
+def nodes_of(grid: "Grid") -> dict[int, str]:
+    """The nodes that are there, and what the SuperLink's owner registered each as."""
+    if not is_deployed(grid):
+        return dict.fromkeys(grid.get_node_ids(), "")
+    grid_with_names: Any = grid
+    return {node.node_id: node.name for node in grid_with_names.get_nodes()}
 
 
 def replace_executor(executor: object) -> None:

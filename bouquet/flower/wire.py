@@ -67,6 +67,21 @@ def content(tree: Tree, metrics: MetricRecord, note: ConfigRecord) -> RecordDict
     return RecordDict({ARRAYS: pack(tree), METRICS: metrics, NOTE: note})
 
 
+def declared(records: RecordDict) -> int:
+    """Bytes of a message's content by the lengths it has, without making anything of it."""
+    arrays = [array for record in records.array_records.values() for array in record.items()]
+    others: list[Any] = [*records.metric_records.values(), *records.config_records.values()]
+    words: list[tuple[str, Any]] = [word for record in others for word in record.items()]
+    return sum(len(name) + len(array.data) for name, array in arrays) + sum(
+        len(name) + (sum(map(_length, value)) if isinstance(value, list) else _length(value))
+        for name, value in words
+    )
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, str | bytes) else 8
+
+
 def size(records: RecordDict) -> int:
     """Bytes of a message's content."""
     arrays = sum(record.count_bytes() for record in records.array_records.values())

@@ -109,7 +109,7 @@ def _measures(group: Sequence[Run]) -> dict[str, list[float]]:
                 f"{whose}_train_{run.measure.name}",
                 spreads.get(run.measure.name, {}).get("mean"),
             )
-        for name in ("helped", "hurt"):
+        for name in ("helped", "hurt", "clipped"):
             _note(found, name, run.summary.get(name))
         if run.summary:
             _note(found, "megabytes", _megabytes(run))

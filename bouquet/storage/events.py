@@ -18,6 +18,14 @@ class Failure(TypedDict):
     reason: str
 
 
+class LeftOut(TypedDict):
+    """A node, by Flower's id, that could not introduce itself, its key's clients, and why."""
+
+    node: str
+    clients: list[str]
+    reason: str
+
+
 class Host(TypedDict):
     """A node by Flower's id, which changes from run to run, and the clients that live there."""
 
@@ -43,6 +51,8 @@ class Event(TypedDict):
     metric: NotRequired[Said]
     hosts: NotRequired[dict[str, Host]]
     newcomers: NotRequired[Metrics]
+    clipped: NotRequired[list[str]]
+    left_out: NotRequired[list[LeftOut]]
     time: NotRequired[float]
 
 
@@ -77,6 +87,7 @@ def _check_event(event: Mapping[str, object]) -> None:
     whole(event["bytes_down"], "bytes_down")
     ids(event["clients"], "clients")
     listed(event["failures"], "failures", _failure)
+    listed(event.get("left_out", []), "left_out", _left_out)
     for name in ("metrics", "timing", "nodes"):
         for key, value in _mapping(event[name], name).items():
             perhaps(value, key)
@@ -84,6 +95,7 @@ def _check_event(event: Mapping[str, object]) -> None:
         host = _mapping(host, "hosts")
         text(host["id"], "id")
         ids(host["clients"], "clients")
+    ids(event.get("clipped", []), "clipped")
     perhaps(event.get("time"), "time")
 
 
@@ -97,6 +109,13 @@ def _failure(value: object, what: str) -> None:
     failure = _mapping(value, what)
     text(failure["client"], what)
     text(failure["reason"], what)
+
+
+def _left_out(value: object, what: str) -> None:
+    node = _mapping(value, what)
+    text(node["node"], what)
+    ids(node["clients"], what)
+    text(node["reason"], what)
 
 
 def perhaps(value: object, what: str) -> float | None:
@@ -120,6 +139,8 @@ def telling(brief: bool = False) -> Callable[[Event], str]:
         if numbers and known["round"] != event["round"]:
             numbers[-1] += f" (round {known['round']})"
         failed = [f"{len(event['failures'])} failed"] if event["failures"] else []
+        failed += [f"{len(event['left_out'])} nodes left out"] if event.get("left_out") else []
+        failed += [f"{len(event['clipped'])} clipped"] if event.get("clipped") else []
         time = f"{event['seconds']:.2f} s/round"
         return "  ".join([*failed, *numbers] if brief else [time, *numbers, *failed])
 

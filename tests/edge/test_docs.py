@@ -149,7 +149,7 @@ def test_the_guide_leads_from_bare_machines_to_a_personal_model(
     with zipfile.ZipFile(io.BytesIO(bundle())) as app:
         app.extractall(server.folder)
     host = ADDRESS.format(1)
-    log = server.start(command("bouquet superlink").replace("HOST", host))
+    log = server.start(command("bouquet superlink --folder").replace("HOST", host))
     until(lambda: "Uvicorn running" in log.read_text())
     assert "flower-superlink --host 127.0.0.1" in log.read_text()
     for device, clients in ((north, "north"), (south, "south,west")):
@@ -159,8 +159,10 @@ def test_the_guide_leads_from_bare_machines_to_a_personal_model(
         shutil.copy(server.folder / "link/ca.pem", device.folder)
         device.run(command("bouquet node key").replace("north", name))
         shutil.copy(device.folder / f"{name}.key.pub", server.folder)
-        register = command("FLWR_HOME=link/flower flwr supernode register")
-        server.run(f"env {register.replace('north', name)}")
+        register = command("bouquet superlink register").replace(
+            "clients north", f"clients {clients}"
+        )
+        server.run(register.replace("north.", f"{name}."))
         started = command("bouquet node --superlink").replace("HOST", host)
         started = started.replace("client-id north", f"client-id {clients}").replace(
             "north.", f"{name}."
@@ -174,6 +176,9 @@ def test_the_guide_leads_from_bare_machines_to_a_personal_model(
     summary = json.loads((server.folder / "run/summary.json").read_text())
     assert (summary["engine"], summary["clients"], summary["rounds"]) == ("grpc", 3, 3)
     assert summary["failures"] == 0
+    known = server.run("bouquet superlink nodes --folder link")
+    assert known.count("online") == 2
+    assert "west" in known
     # Without the server:
     for process in server.running:
         process.terminate()

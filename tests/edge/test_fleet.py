@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bouquet.core.errors import BadInput
 from bouquet.deploy.certificates import make_certificates, make_node_key
 from bouquet.deploy.commands import Host, environment, node_command
+from bouquet.deploy.control import nodes, register, revoke, rotate
 from bouquet.deploy.processes import free_port
 from bouquet.flower.private import ADMITTED
 from tests.conftest import Run
@@ -31,9 +33,16 @@ REFUSALS = {
 def test_fedavg_ends_with_the_bits_of_a_simulation_whoever_knocks(
     fleet: Fleet, inline: Inline, tmp_path: Path
 ) -> None:
-    """Refused: an unknown key, no key, plain text, and a node that trusts another authority."""
-    keys = {"scheme": "fedavg", "rounds": 3}
-    going, link = fleet.start(**keys), fleet.deployment
+    """Refused: an unknown key, no key, plain text, and a node that trusts another authority.
+
+    A node with a key of its own that says it is another's client is let in, and left out.
+    """
+    keys, link = {"scheme": "fedavg", "rounds": 3}, fleet.deployment
+    impostor = Host("impostor", ("001",), tmp_path / "impostor")
+    make_node_key(link.private / "impostor.key")
+    number = link.register(link.private / "impostor.key.pub", ["999"])
+    link.admit([impostor])
+    going = fleet.start(**keys)
     for name, words in commands_of_strangers(fleet, tmp_path).items():
         who, line = REFUSALS[name]
         log, deadline = link.logs / f"{who}.log", time.monotonic() + 60
@@ -47,6 +56,19 @@ def test_fedavg_ends_with_the_bits_of_a_simulation_whoever_knocks(
         assert "Starting Flower SuperNode" in said
         assert ADMITTED not in said
     there, here = going.finish(), inline(**keys)
+    refused = [one for event in there.events for one in event.get("left_out", [])]
+    assert {(one["node"], *one["clients"]) for one in refused} == {(str(number), "999")}
+    assert "001, which its key is not registered for" in refused[0]["reason"].replace("'", "")
+    with link.control_api() as client:
+        known = {one.clients: one for one in nodes(client)}
+        assert len(known) == 4
+        assert {one.status for one in known.values()} == {"online"}
+        assert all(one.seen is not None for one in known.values())
+        assert revoke(client, link.private / "impostor.key.pub").node == number
+        assert [one.status for one in nodes(client) if one.node == number] == ["unregistered"]
+        with pytest.raises(BadInput, match=r"001 belongs to the key SHA256:"):
+            register(client, tmp_path / "key.pub", ["001"])
+    link.kill("impostor")
     assert there.summary["engine"] == "grpc"
     assert there.sha == here.sha
     assert there.clients == here.clients
@@ -78,6 +100,16 @@ def without(command: list[str], option: str) -> list[str]:
 def test_apfl_ends_with_the_bits_of_a_simulation_on_the_devices_too(
     fleet: Fleet, inline: Inline
 ) -> None:
+    """With another key for one of them, put in the place of the first."""
+    link, host = fleet.deployment, fleet.hosts[0]
+    link.kill(host.name)
+    key = link.private / f"{host.name}.key"
+    for one in (key, key.with_name(f"{key.name}.pub")):
+        one.rename(one.with_name(f"old-{one.name}"))
+    make_node_key(key)
+    with link.control_api() as client:
+        rotate(client, link.private / f"old-{key.name}.pub", link.private / f"{key.name}.pub")
+    link.admit([host])
     keys = {"scheme": "apfl", "rounds": 3, "save_predictors": True}
     there, here = fleet.start(**keys).finish(), inline(**keys)
     assert there.sha == here.sha

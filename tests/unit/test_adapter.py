@@ -443,6 +443,52 @@ def test_a_round_in_which_every_upload_would_overflow_keeps_the_weights() -> Non
     assert sha256(flatten(strategy.server)) == sha256(kept)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_reply_that_is_too_large_is_refused_before_it_is_unpacked(
+    monkeypatch: pytest.MonkeyPatch, training: bool
+) -> None:
+    strategy = make_strategy()
+    if training:
+        sent = ask(strategy)
+    else:
+        all_ = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+        sent = {one.metadata.dst_node_id: one for one in all_}
+    replies = [answer(one) for one in sent.values()]
+    packed = wire.pack({"w/x": torch.zeros(2**20)})
+    replies[0].content[wire.ARRAYS] = packed
+    unpack, seen = wire.unpack, list[ArrayRecord]()
+
+    def counted(record: ArrayRecord) -> Tree:
+        seen.append(record)
+        return unpack(record)
+
+    monkeypatch.setattr(wire, "unpack", counted)
+    if training:
+        strategy.take_in(ROUND, replies)
+    else:
+        strategy.aggregate_evaluate(ROUND, replies)
+    assert "bytes where at most" in strategy.report.failures["anna"]
+    assert len(seen) == 2
+    assert strategy.report.clients == ["carla", "dan"]
+
+
+@pytest.mark.parametrize("what", ["shared_loss", "personal_loss"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_scores_that_are_no_numbers_cost_their_client_alone_where_the_run_goes_on(
+    what: str, value: float
+) -> None:
+    keys: dict[str, Any] = {"on-divergence": "drop"}
+    strategy = make_strategy(**keys)
+    messages = strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), cast(Grid, None))
+    replies = [answer(m) for m in messages]
+    cast(dict[str, Any], replies[0].content[wire.METRICS])[what] = [value, 1.0]
+    metrics = strategy.aggregate_evaluate(ROUND, replies)
+    assert list(strategy.report.failures) == ["anna"]
+    assert list(strategy.report.scores) == strategy.report.clients == ["ben", "carla", "dan"]
+    assert metrics is not None
+    assert all(abs(cast(float, mean)) < 1e3 for mean in metrics.values())
+
+
 # Messages
 
 

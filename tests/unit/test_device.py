@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
 
 from bouquet.client_app.device import Device, device
-from bouquet.client_app.main import app
+from bouquet.client_app.main import answering, app
 from bouquet.client_app.orders import read_order
 from bouquet.client_app.stores import FORMAT, DeviceStore, read_state
 from bouquet.core.errors import BadInput
@@ -193,3 +194,61 @@ def test_what_is_not_allowed_is_refused_before_it_is_imported(tmp_path: Path) ->
     with pytest.raises(BadInput, match="is not allowed on the device"):
         read_order(Message(content, 1, "train"), own)
     assert not (tmp_path / "sprung").exists()
+
+
+HOME = "/home/anna maria/photos"
+OWNED = Device(("a",), Path("/srv/device"), f"{HOME}/shops", weights="/srv/start.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (f"{HOME}/shops/a/sales.npz is damaged.", "data.path/a/sales.npz is damaged."),
+        (f"{HOME}/shopsold/x.npz", "/x.npz"),
+        ("/srv/device/runs/1/a.safetensors", "state-dir/runs/1/a.safetensors"),
+        ("/srv/start.safetensors: no such file", "model.weights: no such file"),
+        (f"[Errno 2] No such file or directory: '{HOME}/x y.npz'", "/x y.npz'"),
+        ('File "/usr/lib/python3/site.py", line 3', 'File "site.py", line 3'),
+        (r"cannot open C:\Users\anna\x.npz.", "cannot open x.npz."),
+        ("(/opt/anna/x.csv)", "(x.csv)"),
+        ("w/weight and w/bias must be 1/2 of https://example.org/a/b", None),
+    ],
+)
+def test_a_sentence_for_the_server_names_files_by_what_they_are(
+    said: str, told: str | None
+) -> None:
+    found = OWNED.discreet(said)
+    assert found == said if told is None else found.endswith(told)
+    assert "anna/" not in found
+    assert "photos" not in found
+
+
+@pytest.mark.parametrize("kind", [MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE])
+@pytest.mark.parametrize("error", [BadInput, OSError, RuntimeError])
+def test_no_path_of_the_device_is_in_what_it_answers_when_something_goes_wrong(
+    tmp_path: Path, kind: str, error: type[Exception]
+) -> None:
+    secret = f"{HOME}/diary.npz"
+
+    def broken(message: Message, context: Context) -> Any:
+        raise error(f"{secret} and {tmp_path}/x are not there, {tmp_path}.")
+
+    broken_app = answering(broken, ClientApp())
+    config: dict[str, Any] = {"client-id": "a", "state-dir": str(tmp_path)}
+    config["data.path"] = f"{HOME}/shops"
+    context = Context(1, 1, config, RecordDict(), {})
+    order = message(parse({"scheme": "fedavg"}), 1, kind, 1, {}, ConfigRecord())
+    try:
+        reply = str(broken_app(order, context).content)
+        assert (kind, error) == (MessageType.QUERY, BadInput)
+    except Exception as why:  # Flower sends these words
+        reply = str(why)
+    assert "diary.npz" in reply
+    assert "state-dir/x" in reply
+    assert "anna" not in reply
+    assert "photos" not in reply
+    assert str(tmp_path) not in reply
+
+
+def test_a_reason_that_is_long_is_cut_before_it_is_sent() -> None:
+    assert len(OWNED.discreet("x" * 10**6)) < 600

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from bouquet.core.errors import RunFailed
+from bouquet.server_app.assembly import for_nodes
+from bouquet.settings import parse
 from bouquet.storage.runfolder import RunFolder
 from tests.conftest import WORKING, Quadratics, Run
 
@@ -88,3 +90,10 @@ def test_too_large_a_step_is_told_by_every_scheme_that_takes_steps(
             scheme=scheme, rounds=60, lr=10.0, dtype="float64", batch_size=0,
             data=steep(tmp_path, 30.0), personal=everything,
         )  # fmt: skip
+
+
+def test_a_device_that_says_it_diverged_ends_no_run_unless_the_user_asks() -> None:
+    for key, told in (("auto", "drop"), ("stop", "stop"), ("drop", "drop")):
+        settings = parse({"scheme": "fedavg", "on-divergence": key})
+        assert for_nodes(settings, "grpc").run.on_divergence == told
+        assert for_nodes(settings, "inline").run.on_divergence == key

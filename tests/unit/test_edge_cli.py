@@ -81,6 +81,47 @@ def test_certificates_verify_and_keys_are_private(
     assert Path("link/server.key").stat().st_mode & 0o077 == 0
 
 
+def test_a_certificate_is_renewed_without_new_files_on_devices(
+    bouquet: Bouquet, becomes: list[list[str]]
+) -> None:
+    """The authority's key may be kept elsewhere, and must be its own."""
+    bouquet("superlink", "--folder", "link", "--name", "server.example.org")
+    assert Path("link/ca.key").stat().st_mode & 0o077 == 0
+    ca, old = (Path("link", one).read_bytes() for one in ("ca.pem", "server.pem"))
+    assert bouquet("superlink", "renew").out.split() == [
+        *("server.example.org", "localhost", "127.0.0.1")
+    ]
+    new = Path("link/server.pem").read_bytes()
+    assert new != old
+    assert Path("link/ca.pem").read_bytes() == ca
+    issuer = x509.load_pem_x509_certificate(ca)
+    x509.load_pem_x509_certificate(new).verify_directly_issued_by(issuer)
+    assert Path("link/server.key").stat().st_mode & 0o077 == 0
+    Path("link/ca.key").rename("safe.key")
+    outcome = bouquet("superlink", "renew")
+    assert outcome.code == 2
+    assert "--ca-key" in outcome.err
+    moved = bouquet("superlink", "renew", "--ca-key", "safe.key", "--name", "new.example.org")
+    assert moved.out.split() == ["new.example.org", "localhost", "127.0.0.1"]
+    assert issuer.not_valid_after_utc > x509.load_pem_x509_certificate(new).not_valid_after_utc
+    Path("safe.key").write_bytes(Path("link/server.key").read_bytes())
+    assert "not the key of" in bouquet("superlink", "renew", "--ca-key", "safe.key").err
+
+
+@pytest.mark.parametrize("clients", ["", "a,", "a,a"])
+def test_a_key_is_registered_for_clients(bouquet: Bouquet, clients: str) -> None:
+    outcome = bouquet("superlink", "register", "north.key.pub", "--clients", clients)
+    assert outcome.code == 2
+    assert "--clients must be one id" in outcome.err
+
+
+def test_who_is_let_in_is_told_by_a_superlink_alone(bouquet: Bouquet) -> None:
+    for words in (["nodes"], ["revoke", "a.pub"], ["rotate", "a.pub", "b.pub"]):
+        outcome = bouquet("superlink", *words, "--folder", "nowhere")
+        assert outcome.code == 2
+        assert "holds no SuperLink" in outcome.err
+
+
 def test_a_superlink_must_have_a_name(bouquet: Bouquet) -> None:
     outcome = bouquet("superlink", "--folder", "link")
     assert outcome.code == 2

@@ -22,6 +22,7 @@ from bouquet.flower import private as flower_private
 from bouquet.flower.inline import InlineGrid
 from bouquet.flower.private import (
     ADMITTED,
+    HEARTBEAT_PATIENCE,
     NAMES,
     SEEN_IN,
     SUPERLINK_NODE_ID,
@@ -31,23 +32,28 @@ from bouquet.flower.private import (
     Fab,
     HttpGrid,
     LaunchResult,
+    ListNodesRequest,
     ListRunsRequest,
+    NodeInfo,
     RegisterNodeRequest,
     Run,
     RuntimeVersionHttpInterceptor,
     StartRunRequest,
     SubprocessExecutor,
     TaskIdentity,
+    UnregisterNodeRequest,
     build_fab_from_disk,
     build_fab_from_files,
     end_busy_workers,
     fab_to_proto,
+    fetching_at_most,
     flower_superexec,
     flwr_clientapp,
     give_id,
     hand_over_at_once,
     is_deployed,
     log,
+    nodes_of,
     public_key_to_bytes,
     replace_executor,
     user_config_to_proto,
@@ -287,3 +293,58 @@ def test_admitted() -> None:
     assert found is not None
     assert found.origin is not None
     assert f'log(INFO, "{ADMITTED}' in Path(found.origin).read_text("utf-8")
+
+
+def test_a_registered_name_comes_with_the_node() -> None:
+    """What a key was registered as, by the SuperLink's owner, is what the server app is told."""
+    asked = RegisterNodeRequest(public_key=b"key", name="clients:north")
+    told = NodeInfo(node_id=7, name=asked.name, status="online", online_until=90.0)
+    runtime = import_module("flwr.proto.runtime_pb2")
+
+    class SuperLink:
+        GetNodes = staticmethod(lambda request: runtime.GetNodesResponse(nodes=[told]))
+
+    grid = HttpGrid(token="a")
+    grid._client = SuperLink()  # type: ignore[assignment]
+    assert nodes_of(grid) == {7: "clients:north"}
+    assert HEARTBEAT_PATIENCE * 30 == 60  # the minute that docs/adr/0012 speaks of
+
+
+def test_keys_are_listed_and_sent_away() -> None:
+    assert (
+        "nodes_info"
+        in import_module("flwr.proto.control_pb2").ListNodesResponse.DESCRIPTOR.fields_by_name
+    )
+    assert ListNodesRequest() is not None
+    assert UnregisterNodeRequest(node_id=7).node_id == 7
+
+
+def test_a_reply_is_fetched_up_to_a_size_and_given_up_beyond() -> None:
+    """With Flower's own grid, whose SuperLink is played: three pieces of 1000 bytes."""
+    proto = import_module("flwr.proto.message_pb2")
+    runtime = import_module("flwr.proto.runtime_pb2")
+    tree = proto.ObjectTree(object_id="0", children=[proto.ObjectTree(object_id=n) for n in "12"])
+    reply = proto.Message(metadata=proto.Metadata(message_id="0", reply_to_message_id="asked"))
+
+    class SuperLink:
+        PullMessages = staticmethod(
+            lambda request: runtime.PullAppMessagesResponse(
+                messages_list=[reply], message_object_trees=[tree]
+            )
+        )
+        PullObject = staticmethod(
+            lambda request: proto.PullObjectResponse(
+                object_found=True, object_available=True, object_content=bytes(1000)
+            )
+        )
+
+    grid = HttpGrid(token="a")
+    grid._run, grid._client = Run.create_empty(1), SuperLink()  # type: ignore[assignment]
+    with fetching_at_most(grid, 2500):
+        (found,) = grid.pull_messages(["asked"])
+    assert found.metadata.reply_to_message_id == "asked"
+    assert found.error.code == ErrorCode.MESSAGE_UNAVAILABLE
+    assert "larger than the 2500 bytes that are due" in str(found.error.reason)
+    # As large as it may be, it is fetched whole, and Flower looks at what it is.
+    with fetching_at_most(grid, 3000), pytest.raises(Exception, match=r"(?i)object|unpack|decode"):
+        grid.pull_messages(["asked"])

@@ -3,11 +3,13 @@
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
 
+from bouquet.bound import name_for
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.seeding import generator
 from bouquet.flower import wire
@@ -147,7 +149,127 @@ def test_a_device_whose_own_input_is_wrong_is_left_out_unless_it_is_alone() -> N
     with pytest.raises(BadInput, match=r"^data.path is nowhere\.$"):
         met(True, refused)
     with pytest.raises(BadInput, match=r"^data.path is nowhere\.$"):
-        met(True, honest(1), refused, least=3)  # without it there are two
+        met(True, refused, refused, least=2)  # all who are there, and they would have been enough
+
+
+def waited(roster: Roster, said: dict[int, RecordDict | Error], least: int, change: Any) -> None:
+    """Let a roster wait for clients; after a while something changes."""
+    grid = Told(said)
+    timer = threading.Timer(0.3, change)
+    timer.start()
+    try:
+        with patch("bouquet.server_app.membership.ASK_AGAIN", 0.4):
+            settings = parse({"scheme": "fedavg", "min-clients": least})
+            roster.update(grid, settings, "", threading.Event(), deployed=True)
+    finally:
+        timer.join()
+        grid.close()
+
+
+def test_a_device_whose_input_is_wrong_is_waited_for_like_one_that_is_not_there() -> None:
+    """Two clients are there and three must be: a bad node does not end what an absent one would
+    not, and is asked again.
+    """
+    refused = wire.content({}, MetricRecord(), ConfigRecord({"refused": "data.path is nowhere."}))
+    said: dict[int, RecordDict | Error] = {1: honest(1), 2: refused}
+    roster = Roster()
+    waited(roster, said, 3, lambda: said.update({2: honest(2)}))
+    assert roster.nodes == {1, 2}
+    assert roster.take_refusals() == {2: "data.path is nowhere."}
+    assert roster.take_refusals() == {}
+
+
+@pytest.mark.parametrize("deployed", [False, True])
+def test_what_the_data_are_like_is_what_most_nodes_say_not_the_first(deployed: bool) -> None:
+    liar = honest(1)
+    numbers(input_shape=[2**20])(liar)
+    roster = met(deployed, liar, honest(2), honest(3), least=4)
+    assert roster.facts is not None
+    assert roster.facts.input_shape == (4,)
+    assert {who.node for who in roster.clients.values()} == {2, 3}
+    assert roster.left_out.keys() == {1}
+
+
+def test_once_rounds_have_been_nobody_outvotes_those_who_were_there() -> None:
+    others: dict[int, RecordDict | Error] = {node: honest(node) for node in (2, 3)}
+    for one in others.values():
+        numbers(input_shape=[5])(cast(RecordDict, one))
+    roster = met(True, honest(1))
+    grid = Told({1: honest(1), **others})
+    try:
+        roster.update(grid, parse({"scheme": "fedavg"}), "", threading.Event(), deployed=True)
+    finally:
+        grid.close()
+    assert roster.nodes == {1}
+    assert roster.left_out.keys() == {2, 3}
+
+
+@pytest.mark.parametrize("what", ["train_examples", "test_examples"])
+def test_a_device_that_says_it_has_more_than_it_may_is_left_out(what: str) -> None:
+    boast = honest(2)
+    numbers(**{what: [1, 10**12]})(boast)
+    roster = met(True, honest(1), boast)
+    assert {who.node for who in roster.clients.values()} == {1}
+    assert "from 1 to 1000000" in str(roster.left_out[2])
+    assert met(False, honest(1), boast).left_out == {}  # who simulates knows what he has
+
+
+def bound(names: dict[int, str], said: dict[int, RecordDict], roster: Roster) -> Roster:
+    """The roster after nodes whose keys are registered for some clients have introduced themselves.
+
+    Those without an introduction are away.
+    """
+    grid = Told({node: said.get(node, honest(node)) for node in range(1, max(said) + 1)})
+    there = {node: name for node, name in names.items() if node in said}
+    try:
+        with patch("bouquet.server_app.membership.nodes_of", lambda grid: there):
+            settings = parse({"scheme": "fedavg"})
+            roster.update(grid, settings, "", threading.Event(), deployed=True)
+    finally:
+        grid.close()
+    return roster
+
+
+FOR_1, FOR_2 = name_for(["1-0", "1-1"]), name_for(["2-0", "2-1"])
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_node_that_says_it_is_anothers_client_is_left_out_also_while_that_is_away(
+    away: bool,
+) -> None:
+    liar = honest(2)
+    words(clients=["2-0", "1-0"])(liar)
+    said = {2: liar, 3: honest(3)} if away else {1: honest(1), 2: liar, 3: honest(3)}
+    names = {1: FOR_1, 2: FOR_2, 3: name_for(["3-0", "3-1"])}
+    roster = bound(names, said, Roster())
+    assert {who.node for who in roster.clients.values()} == said.keys() - {2}
+    assert "1-0" in str(roster.left_out[2])
+    assert "not registered for" in roster.take_refusals()[2]
+
+
+def test_a_key_that_is_bound_to_none_may_have_clients_that_are_nobodys() -> None:
+    liar = honest(3)
+    words(clients=["3-0", "1-1"])(liar)
+    names = {1: FOR_1, 2: "the one in the hall", 3: ""}
+    roster = bound(names, {1: honest(1), 2: honest(2), 3: liar}, Roster())
+    assert {who.node for who in roster.clients.values()} == {1, 2}
+    assert roster.left_out.keys() == {3}
+
+
+def test_a_client_whose_key_was_rotated_is_where_the_new_key_is() -> None:
+    roster = bound({1: FOR_1}, {1: honest(1)}, Roster())
+    moved = honest(2)
+    words(clients=["1-0", "1-1"])(moved)
+    bound({2: FOR_1}, {2: moved}, roster)
+    assert {who.node for who in roster.clients.values()} == {2}
+    assert roster.left_out == {}
+
+
+def test_an_introduction_of_too_many_bytes_is_refused_by_its_size() -> None:
+    large = honest(2)
+    words(**{"class-names": ["x" * 2**25] * 3})(large)
+    roster = met(True, honest(1), large)
+    assert "bytes where at most" in str(roster.left_out[2])
 
 
 def test_a_simulation_does_not_wait_forever_for_nodes_that_are_not_there() -> None:

@@ -1,6 +1,7 @@
 """A device's record of what it sent: names, shapes, bytes and hashes, never the numbers."""
 
 import json
+import os
 import resource
 import sys
 import time
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from bouquet.client_app.device import Device
 from bouquet.client_app.stores import read_state
+from bouquet.core.privacy import private_folder
 from bouquet.core.trees import Tree, digest
 from bouquet.core.untrusted import listed, text, whole
 from bouquet.flower import wire
@@ -53,9 +55,14 @@ def record_reply(device: Device, run: str, kind: str, round_: int, reply: Messag
         "cpu_seconds": time.process_time(),
         "peak_memory": _peak_memory(),
     }
-    device.sent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(device.sent / f"{file_name(run.partition('/')[0])}.jsonl", "a") as file:
+    path = private_folder(device.sent) / f"{file_name(run.partition('/')[0])}.jsonl"
+    with open(path, "a", opener=_private) as file:
+        os.fchmod(file.fileno(), 0o600)  # it may be of before
         file.write(json.dumps(line) + "\n")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def read_records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

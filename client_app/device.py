@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bouquet.core.errors import BadInput
+from bouquet.core.privacy import keep_to_owner, private_folder
 from bouquet.imports import named_paths
 from bouquet.storage.files import file_name
 
@@ -72,6 +73,20 @@ class Device:
     def sent(self) -> Path:
         """The record of what was sent, a file a run."""
         return self.folder / "sent"
+
+    @property
+    def outcomes(self) -> Path:
+        """Which examples the clients' models get right."""
+        return self.folder / "outcomes"
+
+    def keep_private(self, named: str) -> None:
+        """Let nobody but the owner look at what a run leaves here, also where others once could."""
+        keep_to_owner()
+        states = self.states(named)
+        kept = [self.folder, self.runs, self.predictors, self.outcomes, self.sent]
+        for folder in [*kept, *[one for one in states.parents if self.runs in one.parents], states]:
+            if folder.exists() or folder == self.folder:
+                private_folder(folder)
 
     def states(self, named: str) -> Path:
         """Where a run's personal state is; the name comes from outside and is never a way out."""

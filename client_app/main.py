@@ -150,8 +150,9 @@ def _store(order: Order, context: Context) -> Store:
 
 def own_store(order: Order, own: Device) -> Store:
     """A device's store: in its own folder, whatever the server says; only the name is the run's."""
+    own.keep_private(order.state_dir)
     states = own.states(order.state_dir)
-    sweep(states, own.predictors, own.predictors.with_name("outcomes"))
+    sweep(states, own.predictors, own.outcomes)
     return DeviceStore(states, own.runs, keep=order.settings.run.personal_from == "keep")
 
 
@@ -160,7 +161,7 @@ def _place(order: Order, context: Context, what: str) -> Path | None:
     folder, own = order.folders[what], device(context.node_config)
     if not folder:
         return None
-    return Path(folder) if own is None else own.predictors.with_name(what)
+    return Path(folder) if own is None else own.folder / what
 
 
 def _leave_diagnostics(result: Result, order: Order, context: Context) -> None:

@@ -5,6 +5,7 @@ a node can send end a run, and none get into it unseen.
 """
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ MOST_CLASSES = 2**20
 MOST_NODES = 2**20
 # A reason goes into every line of a log.
 LONGEST_REASON = 500
+# How Flower words what a node of ours refuses with a sentence.
+_OURS = re.compile(r"<class 'bouquet\.[\w.]+'>:<'(.+)'>", re.DOTALL)
 # What a node's introduction may leave out.
 _PERHAPS = ("buffers", "class-names", "input-names", "targets", "warning")
 
@@ -306,7 +309,10 @@ def _start(arrays: Tree, shape: tuple[int, ...], classes: int) -> Tensor | None:
 def why_not(reply: Message) -> str:
     """The reason an error gives."""
     reason = reply.error.reason
-    return _short(reason) if isinstance(reason, str) and reason else "an error without a reason"
+    if not isinstance(reason, str) or not reason:
+        return "an error without a reason"
+    ours = _OURS.fullmatch(reason)
+    return _short(ours[1] if ours else reason)
 
 
 def _check_kind(reply: Message, kind: str) -> None:

@@ -41,8 +41,10 @@ def superlink(
       bouquet superlink --folder link --name server.example.org
     """
     from bouquet.core.errors import BadInput
+    from bouquet.core.privacy import keep_to_owner, private_folder
     from bouquet.deploy.certificates import make_certificates
-    from bouquet.deploy.commands import environment, link_command
+    from bouquet.deploy.commands import link_command, link_environment
+    from bouquet.deploy.guard import control_token, hand_over
 
     place = folder.absolute()
     if (place / "ca.pem").exists():
@@ -51,14 +53,15 @@ def superlink(
     else:
         if not names:
             raise BadInput("--name must say how nodes reach this machine, to be certified.")
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(place)
         make_certificates(place, [*names, "localhost", "127.0.0.1"])
-    home = place / "flower"
-    home.mkdir(exist_ok=True)
+    keep_to_owner()
+    home = private_folder(private_folder(place) / "flower")
     connection = f'address = "{control}"\nroot-certificates = "{place / "ca.pem"}"\n'
     text = f'[superlink]\ndefault = "bouquet"\n\n[superlink.bouquet]\n{connection}'
     (home / "config.toml").write_text(text, "utf-8")
-    _become(link_command(place, fleet, control), environment(home))
+    hand_over(control_token(place), home, control)
+    _become(link_command(place, fleet, control), link_environment(home, place))
 
 
 @node_app.callback()
@@ -108,7 +111,9 @@ def node(
 
     from bouquet.client_app.device import device as device_of
     from bouquet.core.errors import BadInput
+    from bouquet.core.privacy import keep_to_owner, private_folder
     from bouquet.deploy.commands import Host, node_command, node_environment
+    from bouquet.deploy.guard import guarded_port
 
     if not superlink or ca is None or key is None or not client_id or state_dir is None:
         raise BadInput("node needs --superlink, --ca, --key, --client-id and --state-dir.")
@@ -117,10 +122,12 @@ def node(
             raise BadInput(f"{name}: {file} is not there.")
     found = device_of({"client-id": client_id, "state-dir": str(state_dir)})
     assert found is not None  # it has a client-id
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    keep_to_owner()
+    private_folder(state_dir)
     host = Host("node", found.clients, state_dir, data_path, tuple(allow or ()), device, weights)
-    home = state_dir.absolute() / "flower"
-    command = node_command(host, superlink, ca.absolute(), key.absolute(), port)
+    home = private_folder(state_dir.absolute() / "flower")
+    guard = guarded_port(home / "port")
+    command = node_command(host, superlink, ca.absolute(), key.absolute(), port, guard)
     _become(command, node_environment(home))
 
 

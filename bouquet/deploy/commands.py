@@ -3,12 +3,12 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bouquet.deploy.preload import LIBRARIES, install
-
-HOST = "127.0.0.1"
+from bouquet.deploy.guard import HOST, TOKEN, certificate_words, guarded_link
+from bouquet.deploy.stand_ins import install_for_link, install_for_node
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,18 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def node_environment(home: Path) -> dict[str, str]:
-    """The same for a node, whose processes have imported what training needs when they start."""
-    words = environment(home)
-    own = install(home / "bin", LIBRARIES)
-    return words | {"PATH": f"{own}{os.pathsep}{words['PATH']}"}
+def node_environment(home: Path, policy: str = "") -> dict[str, str]:
+    """The same for a node: its processes answer with the installed app, and have imported it."""
+    return _with_commands(environment(home), install_for_node(home / "bin", policy))
+
+
+def link_environment(home: Path, folder: Path) -> dict[str, str]:
+    """The same for a SuperLink, which obeys whoever shows the token in its folder."""
+    return _with_commands(environment(home), install_for_link(home / "bin", folder / TOKEN))
+
+
+def _with_commands(words: dict[str, str], folder: Path) -> dict[str, str]:
+    return words | {"PATH": f"{folder}{os.pathsep}{words['PATH']}"}
 
 
 def link_command(folder: Path, fleet: str, control: str) -> list[str]:
@@ -84,19 +91,19 @@ def link_command(folder: Path, fleet: str, control: str) -> list[str]:
     Parameters
     ----------
     folder : Path
-        With its certificates, and for its database.
+        With its certificates, for its database and for a secret that is made anew.
     fleet, control : str
         Addresses for nodes, and for those who start runs.
     """
     host, _, port = control.rpartition(":")
     command = ["flower-superlink", "--host", host, "--port", port, "--fleet-api-address", fleet]
     command += ["--enable-supernode-auth", "--database", str(folder / "superlink.db")]
-    command += ["--ssl-ca-certfile", str(folder / "ca.pem")]
-    command += ["--ssl-certfile", str(folder / "server.pem")]
-    return [*command, "--ssl-keyfile", str(folder / "server.key")]
+    return [*command, *guarded_link(folder), *certificate_words(folder)]
 
 
-def node_command(host: Host, superlink: str, ca: Path, key: Path, port: int) -> list[str]:
+def node_command(
+    host: Host, superlink: str, ca: Path, key: Path, port: int, guard: Sequence[str] = ()
+) -> list[str]:
     """How to start a node.
 
     Parameters
@@ -109,7 +116,9 @@ def node_command(host: Host, superlink: str, ca: Path, key: Path, port: int) -> 
         The authority to trust, and the node's private key.
     port : int
         On which the node talks to the app's processes, on its own machine.
+    guard : sequence of str
+        What keeps others away from that port; see :func:`bouquet.deploy.guard.guarded_port`.
     """
     command = ["flower-supernode", "--superlink", superlink, "--root-certificates", str(ca)]
     command += ["--auth-supernode-private-key", str(key), "--host", HOST, "--port", str(port)]
-    return [*command, "--node-config", host.node_config]
+    return [*command, *guard, "--node-config", host.node_config]

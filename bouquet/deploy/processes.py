@@ -7,7 +7,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from bouquet.deploy.commands import HOST
+from bouquet.deploy.guard import HOST
 
 
 def end(process: "subprocess.Popen[bytes]", how: signal.Signals) -> None:

@@ -17,16 +17,17 @@ from typing import Any
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 
 from bouquet.core.errors import RunFailed
+from bouquet.core.privacy import private_folder
 from bouquet.deploy.bundle import bundle
 from bouquet.deploy.certificates import make_certificates, make_node_key
 from bouquet.deploy.commands import (
-    HOST,
     Host,
-    environment,
     link_command,
+    link_environment,
     node_command,
     node_environment,
 )
+from bouquet.deploy.guard import HOST, ShowToken, control_token, guarded_port
 from bouquet.deploy.processes import end, end_strays, free_port
 from bouquet.flower.private import (
     ADMITTED,
@@ -66,21 +67,24 @@ class Deployment:
         if not (self.private / "ca.pem").exists():
             make_certificates(self.private, [HOST, "localhost"])
             self.fleet, self.control = f"{HOST}:{free_port()}", f"{HOST}:{free_port()}"
+            control_token(self.private)
         command = link_command(self.private, self.fleet, self.control)
-        self.launch("superlink", command, environment(self.private / "superlink"))
+        home = self.private / "superlink"
+        self.launch("superlink", command, link_environment(home, self.private))
         for address in (self.fleet, self.control):
             self._wait_for(address)
 
     def start_node(self, host: Host) -> None:
         """Start a node, with a key that the SuperLink is told of the first time."""
-        host.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(host.folder)
         key = self.private / f"{host.name}.key"
         if not key.exists():
             make_node_key(key)
             self.register(key.with_name(f"{key.name}.pub"))
-        ca = self.private / "ca.pem"
-        command = node_command(host, self.fleet, ca, key, free_port())
-        self.launch(host.name, command, node_environment(self.private / host.name))
+        ca, home = self.private / "ca.pem", self.private / host.name
+        guard = guarded_port(home / "port")
+        command = node_command(host, self.fleet, ca, key, free_port(), guard)
+        self.launch(host.name, command, node_environment(home))
 
     def register(self, public_key: Path) -> None:
         """Let the node with this key in."""
@@ -88,9 +92,9 @@ class Deployment:
         with self._client() as client:
             client.RegisterNode(RegisterNodeRequest(public_key=public_key_to_bytes(key)))
 
-    def start_run(self, settings: Settings) -> int:
-        """Hand the app to the SuperLink; returns Flower's number of the run."""
-        content = bundle()
+    def start_run(self, settings: Settings, app: bytes = b"") -> int:
+        """Hand the app to the SuperLink, ours unless told; returns Flower's number of the run."""
+        content = app or bundle()
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         keys = user_config_to_proto(dict(settings.flat()))
         with self._client() as client:
@@ -175,7 +179,10 @@ class Deployment:
             self.control,
             insecure=False,
             root_certificates=(self.private / "ca.pem").read_bytes(),
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
+                ShowToken(control_token(self.private)),
+            ],
         )
         try:
             yield client

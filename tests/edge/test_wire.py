@@ -14,8 +14,9 @@ from bouquet.client_app import node as node_module
 from bouquet.client_app.node import Node, Result
 from bouquet.client_app.stores import read_state
 from bouquet.core.trees import Tree
-from bouquet.deploy.commands import HOST, Host, environment, node_environment
+from bouquet.deploy.commands import Host, environment, node_environment
 from bouquet.deploy.deployment import hosts_of, pass_on_rounds
+from bouquet.deploy.guard import HOST
 from bouquet.deploy.processes import free_port
 from bouquet.deploy.superlink import Deployment
 from bouquet.flower.private import ControlHttpClient, RuntimeVersionHttpInterceptor

@@ -8,7 +8,7 @@ from logging import WARNING
 from pathlib import Path
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from bouquet.client_app.audit import record_reply
@@ -79,7 +79,16 @@ def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
         _place(order, context, "outcomes"),
     )
     _leave_diagnostics(result, order, context)
+    own = device(context.node_config)
+    if own is not None and not own.policy.metrics:
+        result = _untold(result)
     return _recorded(_reply(result, order, message), order, context, "evaluate")
+
+
+def _untold(result: Result) -> Result:
+    """An evaluation of which nothing leaves the device but that it took place."""
+    kept = dict.fromkeys(result.clients, "its owner keeps its metrics on the device")
+    return Result(failures=result.failures | kept, seconds=result.seconds)
 
 
 def forget() -> None:
@@ -101,9 +110,12 @@ def prepared(message: Message, context: Context) -> tuple[Order, Node]:
             data=replace(settings.data, path=own.data_path),
             model=replace(settings.model, weights=weights),
         )
+        own.refuse_model(settings.model.name)
+        obey(own, order, message)
     torch.set_num_threads(1)  # nodes share the machine; one core each
     where = placed(settings, own, context)
-    loaded = problem(settings, None if own is None else own.clients, device=where)
+    most = 0 if own is None else own.policy.parameters
+    loaded = problem(settings, None if own is None else own.clients, device=where, most=most)
     if own is not None:
         return order, at_work(order, settings, loaded, own.clients, own_store(order, own))
     # A simulated node introduces its share of the clients, and can train any of them as long as
@@ -112,6 +124,17 @@ def prepared(message: Message, context: Context) -> tuple[Order, Node]:
     hosted = loaded.data.clients.keys() if anywhere else hosts(loaded, context)
     store = _store(order, context)
     return order, at_work(order, settings, loaded, hosted, store)
+
+
+def obey(own: Device, order: Order, message: Message) -> None:
+    """Refuse what a device's owner does not let it do now."""
+    if order.settings.run.share_label_counts and not own.policy.label_counts:
+        raise BadInput(
+            f"share-label-counts must be false for client {', '.join(own.clients)}: the policy of "
+            "its device lets no label counts leave (label-counts)."
+        )
+    trains = message.metadata.message_type == MessageType.TRAIN
+    own.refuse_work(f"{order.state_dir} {order.round}" if trains else "")
 
 
 def placed(settings: Settings, own: Device | None, context: Context) -> torch.device:
@@ -180,9 +203,12 @@ def _leave_diagnostics(result: Result, order: Order, context: Context) -> None:
 
 def _introduce(node: Node, context: Context) -> RecordDict:
     data, clients = node.problem.data, list(node.clients)
+    own = device(context.node_config)
+    told = own is None or own.policy.example_counts
+    held = [data.clients[client] for client in clients]
     metrics: dict[str, int | float | list[int] | list[float]] = {
-        "train_examples": [len(data.clients[client].train) for client in clients],
-        "test_examples": [len(data.clients[client].test) for client in clients],
+        "train_examples": [len(one.train) if told else 1 for one in held],
+        "test_examples": [len(one.test) if told else 1 for one in held],
         "input_shape": list(data.x.shape[1:]),
         "classes": data.classes,
         "nodes": int(context.node_config.get("num-partitions", 1)),
@@ -201,7 +227,7 @@ def _introduce(node: Node, context: Context) -> RecordDict:
         note["buffers"] = list(node.problem.task.buffers)
     first = not context.node_config.get("partition-id", 0)  # a simulation's nodes load the same
     warning = data.size_warning(node.settings.data.scale) if first else ""
-    if warning and device(context.node_config) is not None:  # what its data are like stays there
+    if warning and own is not None:  # what its data are like stays there
         log(WARNING, warning)
     elif warning:
         note["warning"] = warning

@@ -44,7 +44,7 @@ def superlink(
     from bouquet.core.privacy import keep_to_owner, private_folder
     from bouquet.deploy.certificates import make_certificates
     from bouquet.deploy.commands import link_command, link_environment
-    from bouquet.deploy.guard import control_token, hand_over
+    from bouquet.deploy.guard import control_token, hand_over, reached_at
 
     place = folder.absolute()
     if (place / "ca.pem").exists():
@@ -57,10 +57,11 @@ def superlink(
         make_certificates(place, [*names, "localhost", "127.0.0.1"])
     keep_to_owner()
     home = private_folder(private_folder(place) / "flower")
-    connection = f'address = "{control}"\nroot-certificates = "{place / "ca.pem"}"\n'
+    address = reached_at(control)
+    connection = f'address = "{address}"\nroot-certificates = "{place / "ca.pem"}"\n'
     text = f'[superlink]\ndefault = "bouquet"\n\n[superlink.bouquet]\n{connection}'
     (home / "config.toml").write_text(text, "utf-8")
-    hand_over(control_token(place), home, control)
+    hand_over(control_token(place), home, address)
     _become(link_command(place, fleet, control), link_environment(home, place))
 
 
@@ -91,6 +92,9 @@ def node(
     weights: Annotated[
         str, typer.Option(help="Its copy of a run's model.weights.", metavar="FILE")
     ] = "",
+    policy: Annotated[
+        str, typer.Option(help="What servers may have it do: its owner's rules.", metavar="FILE")
+    ] = "",
     port: Annotated[int, typer.Option(help="A free port of this machine.")] = 9094,
 ) -> None:
     r"""A device: its half of a deployment, what it stores, its personal model.
@@ -120,15 +124,16 @@ def node(
     for name, file in (("--ca", ca), ("--key", key)):
         if not file.exists():
             raise BadInput(f"{name}: {file} is not there.")
-    found = device_of({"client-id": client_id, "state-dir": str(state_dir)})
+    found = device_of({"client-id": client_id, "state-dir": str(state_dir), "policy": policy})
     assert found is not None  # it has a client-id
     keep_to_owner()
     private_folder(state_dir)
-    host = Host("node", found.clients, state_dir, data_path, tuple(allow or ()), device, weights)
+    own = (data_path, tuple(allow or ()), device, weights, policy)
+    host = Host("node", found.clients, state_dir, *own)
     home = private_folder(state_dir.absolute() / "flower")
     guard = guarded_port(home / "port")
     command = node_command(host, superlink, ca.absolute(), key.absolute(), port, guard)
-    _become(command, node_environment(home))
+    _become(command, node_environment(home, policy))
 
 
 @node_app.command("key")
@@ -146,6 +151,32 @@ def node_key(file: Annotated[Path, typer.Argument(help="The private key to make.
         raise BadInput(f"{file} is there already.")
     make_node_key(file)
     typer.echo(f"{file}.pub")
+
+
+@node_app.command("policy")
+def node_policy(
+    file: Annotated[str, typer.Argument(help="The owner's rules.", metavar="[FILE]")] = "",
+) -> None:
+    """What servers may have a device do, by a file or by default, and which app is installed.
+
+    [bold]Example[/bold]
+
+      bouquet node policy policy.toml
+    """
+    from rich.table import Table
+
+    from bouquet.cli.display import out
+    from bouquet.client_app.policy import Policy, read_policy
+    from bouquet.core.config import keys_of
+    from bouquet.deploy.bundle import installed_fingerprint
+
+    policy = read_policy(file)
+    table = Table("key", "value", "meaning", header_style="bold")
+    for one in keys_of(Policy):
+        value = json.dumps(getattr(policy, one.field))
+        table.add_row(one.name, value, one.doc)
+    out.print(table)
+    typer.echo(f"The installed app is {installed_fingerprint()}.")
 
 
 @node_app.command("state")

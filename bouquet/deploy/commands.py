@@ -31,6 +31,8 @@ class Host:
         The device it may compute on; empty for any.
     weights : str
         Its copy of the file that models' weights start from; empty where it has none.
+    policy : str
+        Its owner's other rules; empty for the default ones.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Host:
     allowed: tuple[str, ...] = ()
     computes_on: str = ""
     weights: str = ""
+    policy: str = ""
 
     @property
     def node_config(self) -> str:
@@ -51,6 +54,7 @@ class Host:
             "allow": ",".join(self.allowed),
             "device": self.computes_on,
             "model.weights": self.weights and os.path.abspath(self.weights),
+            "policy": self.policy and os.path.abspath(self.policy),
         }
         return " ".join(f"{name}={json.dumps(word)}" for name, word in words.items() if word)
 
@@ -73,7 +77,9 @@ def environment(home: Path) -> dict[str, str]:
 
 def node_environment(home: Path, policy: str = "") -> dict[str, str]:
     """The same for a node: its processes answer with the installed app, and have imported it."""
-    return _with_commands(environment(home), install_for_node(home / "bin", policy))
+    return _with_commands(
+        environment(home), install_for_node(home / "bin", policy and os.path.abspath(policy))
+    )
 
 
 def link_environment(home: Path, folder: Path) -> dict[str, str]:

@@ -10,7 +10,6 @@ still gets a process of its own, so nothing is left over from the one before.
 import multiprocessing
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from multiprocessing import forkserver
 
 from bouquet.deploy.worker import LIBRARIES, work
@@ -30,19 +29,21 @@ class Spawning(SubprocessExecutor):
 
     Parameters
     ----------
-    known : sequence of str
-        Fingerprints of bundles that are not refused.
+    known : str
+        The fingerprint of the installed app's bundle.
+    policy : str
+        The owner's file.
     """
 
-    def __init__(self, known: Sequence[str]) -> None:
-        self._known = list(known)
+    def __init__(self, known: str, policy: str) -> None:
+        self._known, self._policy = known, policy
         self._context: multiprocessing.context.BaseContext = multiprocessing.get_context("spawn")
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start the process of one message."""
         words = ["--token", spec.token, *_words(spec)]
         self._context.Process(  # type: ignore[attr-defined]  # every context has it
-            target=work, args=(words, self._known)
+            target=work, args=(words, self._known, self._policy)
         ).start()
         return LaunchResult.accepted()
 
@@ -54,8 +55,8 @@ class Forking(Spawning):
     copies no lock somebody holds.
     """
 
-    def __init__(self, known: Sequence[str]) -> None:
-        super().__init__(known)
+    def __init__(self, known: str, policy: str) -> None:
+        super().__init__(known, policy)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(LIBRARIES))
         forkserver.ensure_running()  # the first message finds it ready

@@ -70,9 +70,16 @@ def executor_command(words: Sequence[str]) -> list[str]:
     said = dict(itertools.pairwise(words))
     if "--superexec-auth-secret-file" not in said:
         return []
-    command = ["flower-superexec", "--runtime-api-address", f"{said['--host']}:{said['--port']}"]
+    address = reached_at(f"{said['--host']}:{said['--port']}")
+    command = ["flower-superexec", "--runtime-api-address", address]
     command += ["--root-certificates", said["--ssl-ca-certfile"]]
     return [*command, "--superexec-auth-secret-file", said["--superexec-auth-secret-file"]]
+
+
+def reached_at(address: str) -> str:
+    """Where this machine reaches what listens at an address, by a name that is certified."""
+    host, _, port = address.rpartition(":")
+    return f"{HOST}:{port}" if host == "0.0.0.0" else address
 
 
 def control_token(folder: Path) -> str:

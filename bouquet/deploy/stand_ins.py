@@ -75,12 +75,12 @@ def node_executor(policy: str) -> None:
     from bouquet.deploy.executors import Forking, Spawning
     from bouquet.flower.private import flower_superexec, log, replace_executor
 
-    known = [installed_fingerprint()]
+    known = installed_fingerprint()
     try:
-        replace_executor(Forking(known))
+        replace_executor(Forking(known, policy))
     except OSError as error:  # such as a TMPDIR too long for the name of a socket
         log(WARNING, "Processes for messages start from nothing, which is slow: %s", error)
-        replace_executor(Spawning(known))
+        replace_executor(Spawning(known, policy))
     flower_superexec()
 
 

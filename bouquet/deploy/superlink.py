@@ -84,7 +84,7 @@ class Deployment:
         ca, home = self.private / "ca.pem", self.private / host.name
         guard = guarded_port(home / "port")
         command = node_command(host, self.fleet, ca, key, free_port(), guard)
-        self.launch(host.name, command, node_environment(home))
+        self.launch(host.name, command, node_environment(home, host.policy))
 
     def register(self, public_key: Path) -> None:
         """Let the node with this key in."""

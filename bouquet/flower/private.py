@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         AUTHN_TYPE_STORE_KEY,
         REFRESH_TOKEN_STORE_KEY,
     )
-    from flwr.clientapp import ClientApp
     from flwr.common.constant import ACCESS_TOKEN_KEY, SUPERLINK_NODE_ID, AuthnType, ErrorCode
     from flwr.common.logger import log
     from flwr.common.serde import fab_to_proto, user_config_to_proto
@@ -164,7 +163,7 @@ def replace_account_check(check: object) -> None:
     _replaced(superlink, load_control_authn_plugin=lambda: check)
 
 
-def answer_with(look_at: Callable[[bytes], None], app: "Callable[[], ClientApp]") -> None:
+def answer_with(look_at: Callable[[bytes], None], app: Callable[[], Any]) -> None:
     """Have ``flwr-clientapp`` answer with an app of ours: no bundle is unpacked or imported.
 
     Parameters
@@ -172,7 +171,7 @@ def answer_with(look_at: Callable[[bytes], None], app: "Callable[[], ClientApp]"
     look_at : callable
         Is given the bundle that came; what it raises is the reply.
     app : callable
-        Gives the app that answers.
+        Gives what answers: an app, or what is called as one.
     """
     clientapp = import_module("flwr.supernode.runtime.run_clientapp")
     _replaced(

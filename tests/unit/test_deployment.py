@@ -168,6 +168,8 @@ def test_a_guarded_port_has_a_new_secret_and_key_at_every_start(tmp_path: Path) 
     executor = executor_command(["flower-supernode", "--host", HOST, "--port", "9094", *words])
     assert str(folder / SECRET) in executor
     assert executor[:3] == ["flower-superexec", "--runtime-api-address", f"{HOST}:9094"]
+    everywhere = ["--host", "0.0.0.0", "--port", "9094", *words]
+    assert executor_command(everywhere) == executor
     assert executor_command(["flower-supernode", "--insecure"]) == []  # Flower starts it
 
 

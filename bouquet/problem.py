@@ -31,6 +31,8 @@ from bouquet.models import (
     named_splits,
     personal_names,
     refuse_inputs,
+    refuse_large,
+    refuse_more,
     refuse_output,
     rest,
 )
@@ -145,16 +147,18 @@ def problem(
     only: tuple[str, ...] | None = None,
     make: Maker | None = None,
     device: torch.device = CPU,
+    most: int = 0,
 ) -> Problem:
     """Load data once per process, and make the task once per thread.
 
     Nodes of an inline simulation are threads: they share the data, which nobody
-    writes to, but not the task's module. A device loads ``only`` its own clients' data.
+    writes to, but not the task's module. A device loads ``only`` its own clients' data, and
+    no model of more than ``most`` parameters.
     """
     with _loading:
         same = settings.with_run(out="", rounds=1)  # these two make no difference
         stamps = _stamps(settings)
-        return _problem(same, stamps, threading.get_ident(), only, make, device)
+        return _problem(same, stamps, threading.get_ident(), only, make, device, most)
 
 
 def started_from(loaded: Problem, weights: Tree) -> Problem:
@@ -190,11 +194,12 @@ def _problem(
     only: tuple[str, ...] | None,
     make: Maker | None,
     device: torch.device,
+    most: int,
 ) -> Problem:
     run = settings.run
     held = (run.validation, run.seed, run.validation_folds, run.validation_fold)
     data = _data(settings.data, run.seed, settings.dtype, stamps, only, held)
-    return posed(settings, data, make, device)
+    return posed(settings, data, make, device, most)
 
 
 def posed(
@@ -202,13 +207,24 @@ def posed(
     data: FederatedData,
     make: Maker | None = None,
     device: torch.device = CPU,
+    most: int = 0,
 ) -> Problem:
-    """The problem some data pose to the model, which is tried on them if it is a user's own."""
+    """The problem some data pose to the model, which is tried on them if it is a user's own.
+
+    A model of more than ``most`` parameters is refused, unless that is 0.
+    """
     if data.classes:
         tokens = not data.x.is_floating_point()
         refuse_inputs(settings.model, tokens=tokens, classes=data.targets == CLASSES)
     shape = tuple(data.x.shape[1:])
+    ours = make is None and not is_path(settings.model.name)
+    if most and ours:
+        personal = replace(settings.personal, split=settings.split)
+        refuse_large(settings.model, shape, data.classes, personal, most)
     task = make_task(settings, shape, data.classes, data.init, make, data.targets)
+    if most and not ours:  # what a model of a user's own is cannot be told before it is made
+        held = (task.initial | task.frozen).values()
+        refuse_more(settings.model.name, sum(one.numel() for one in held), most)
     if ":" in settings.model.name:
         task = _tried(settings, task, data)
     try_measures(settings, task, data)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bouquet.client_app.device import Device
 from bouquet.client_app.stores import read_state
+from bouquet.core.privacy import private_folder
 from bouquet.core.scheme import AnyScheme
 from bouquet.core.trees import Tree, digest
 from bouquet.core.untrusted import listed, text, whole
@@ -94,8 +95,10 @@ def _write(device: Device, name: str, line: dict[str, Any]) -> None:
         "cpu_seconds": time.process_time(),
         "peak_memory": _peak_memory(),
     }
-    device.sent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(device.sent / f"{file_name(name)}.jsonl", "a") as file:
+    with open(
+        private_folder(device.sent) / f"{file_name(name)}.jsonl", "a", opener=_private
+    ) as file:
+        os.fchmod(file.fileno(), 0o600)  # it may be of before
         file.write(json.dumps(told) + "\n")
 
 
@@ -103,6 +106,10 @@ def _whose_code() -> str:
     """Whether this very code is what is installed here, or came with the run, as Flower's may."""
     home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
     return SENT if Path(__file__).resolve().is_relative_to(home.resolve()) else "installed"
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def read_records(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from bouquet.augmentation import Augment
 from bouquet.client_app.device import Device, device
-from bouquet.client_app.main import answering, at_work, hosts, own_store, placed
+from bouquet.client_app.main import answering, at_work, hosts, obey, own_store, placed
 from bouquet.client_app.node import Node
 from bouquet.client_app.orders import Order, read_order
 from bouquet.client_app.stores import ContextStore
@@ -116,6 +116,8 @@ class _Parts:
         settings = replace(order.settings, model=self.model, data=replace(data, path=path))
         if own is None:  # a server's paths are no places to write to
             order = replace(order, folders=dict.fromkeys(order.folders, ""))
+        else:
+            obey(own, order, message)
         torch.set_num_threads(1)  # nodes share the machine; one core each
         loaded = self._problem(settings, own, context)
         if callable(self.data):

@@ -9,7 +9,7 @@ from logging import WARNING
 from pathlib import Path
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from bouquet.client_app.audit import record_refusal, record_reply
@@ -132,7 +132,16 @@ def evaluate(prepare: Prepare, message: Message, context: Context) -> Message:
         _place(order, context, "outcomes"),
     )
     _leave_diagnostics(result, order, context)
+    own = device(context.node_config)
+    if own is not None and not own.policy.metrics:
+        result = _untold(result)
     return _recorded(_reply(result, order, message, context), order, context, "evaluate")
+
+
+def _untold(result: Result) -> Result:
+    """An evaluation of which nothing leaves the device but that it took place."""
+    kept = dict.fromkeys(result.clients, "its owner keeps its metrics on the device")
+    return Result(failures=result.failures | kept, seconds=result.seconds)
 
 
 def forget() -> None:
@@ -156,9 +165,12 @@ def prepared(message: Message, context: Context) -> tuple[Order, Node]:
             data=replace(settings.data, path=own.data_path),
             model=replace(settings.model, weights=weights),
         )
+        own.refuse_model(settings.model.name)
+        obey(own, order, message)
     torch.set_num_threads(1)  # nodes share the machine; one core each
     where = placed(settings, own, context)
-    loaded = problem(settings, None if own is None else own.clients, device=where)
+    most = 0 if own is None else own.policy.parameters
+    loaded = problem(settings, None if own is None else own.clients, device=where, most=most)
     if own is not None:
         return order, at_work(order, settings, loaded, own.clients, own_store(order, own))
     # A simulated node introduces its share of the clients, and can train any of them as long as
@@ -167,6 +179,17 @@ def prepared(message: Message, context: Context) -> tuple[Order, Node]:
     hosted = loaded.data.clients.keys() if anywhere else hosts(loaded, context)
     store = _store(order, context)
     return order, at_work(order, settings, loaded, hosted, store)
+
+
+def obey(own: Device, order: Order, message: Message) -> None:
+    """Refuse what a device's owner does not let it do now."""
+    if order.settings.run.share_label_counts and not own.policy.label_counts:
+        raise BadInput(
+            f"share-label-counts must be false for client {', '.join(own.clients)}: the policy of "
+            "its device lets no label counts leave (label-counts)."
+        )
+    trains = message.metadata.message_type == MessageType.TRAIN
+    own.refuse_work(f"{order.state_dir} {order.round}" if trains else "")
 
 
 def placed(settings: Settings, own: Device | None, context: Context) -> torch.device:
@@ -205,8 +228,9 @@ def _store(order: Order, context: Context) -> Store:
 
 def own_store(order: Order, own: Device) -> Store:
     """A device's store: in its own folder, whatever the server says; only the name is the run's."""
+    own.keep_private(order.state_dir)
     states = own.states(order.state_dir)
-    sweep(states, own.predictors, own.predictors.with_name("outcomes"))
+    sweep(states, own.predictors, own.outcomes)
     return DeviceStore(states, own.runs, keep=order.settings.run.personal_from == "keep")
 
 
@@ -215,7 +239,7 @@ def _place(order: Order, context: Context, what: str) -> Path | None:
     folder, own = order.folders[what], device(context.node_config)
     if not folder:
         return None
-    return Path(folder) if own is None else own.predictors.with_name(what)
+    return Path(folder) if own is None else own.folder / what
 
 
 def _leave_diagnostics(result: Result, order: Order, context: Context) -> None:
@@ -234,9 +258,12 @@ def _leave_diagnostics(result: Result, order: Order, context: Context) -> None:
 
 def _introduce(node: Node, context: Context) -> RecordDict:
     data, clients = node.problem.data, list(node.clients)
+    own = device(context.node_config)
+    told = own is None or own.policy.example_counts
+    held = [data.clients[client] for client in clients]
     metrics: dict[str, int | float | list[int] | list[float]] = {
-        "train_examples": [len(data.clients[client].train) for client in clients],
-        "test_examples": [len(data.clients[client].test) for client in clients],
+        "train_examples": [len(one.train) if told else 1 for one in held],
+        "test_examples": [len(one.test) if told else 1 for one in held],
         "input_shape": list(data.x.shape[1:]),
         "classes": data.classes,
         "nodes": int(context.node_config.get("num-partitions", 1)),
@@ -255,7 +282,7 @@ def _introduce(node: Node, context: Context) -> RecordDict:
         note["buffers"] = list(node.problem.task.buffers)
     first = not context.node_config.get("partition-id", 0)  # a simulation's nodes load the same
     warning = data.size_warning(node.settings.data.scale) if first else ""
-    if warning and device(context.node_config) is not None:  # what its data are like stays there
+    if warning and own is not None:  # what its data are like stays there
         log(WARNING, warning)
     elif warning:
         note["warning"] = warning
@@ -280,7 +307,7 @@ def _reply(result: Result, order: Order, message: Message, context: Context) -> 
 
 
 def _refusal(error: BadInput, message: Message, context: Context) -> Message:
-    """A sentence for the server to pass on to the user as it is; a device names no folder of its own."""
+    """A sentence for the server to pass on to the user; a device names no folder of its own."""
     own = device(context.node_config)
     note = ConfigRecord({"refused": str(error) if own is None else own.discreet(str(error))})
     return Message(wire.content({}, MetricRecord(), note), reply_to=message)

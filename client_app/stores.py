@@ -14,6 +14,7 @@ from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from bouquet.core.privacy import private_folder
 from bouquet.core.trees import Tree
 from bouquet.flower import wire
 from bouquet.storage.files import check_kind, file_name, seal, settle, unseal, write_aside
@@ -210,7 +211,7 @@ class DeviceStore:
         """See :class:`Store`."""
         if not states:
             return
-        self._runs.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(self._runs.parent)
         self._store.save(*states)
 
     def _earlier(self, wanted: Identity) -> PersonalState | None:

@@ -13,7 +13,7 @@ from bouquet.models.splits import (
 )
 from bouquet.models.structure import emptied, filled
 from bouquet.models.weights import checksum
-from bouquet.models.zoo import MODELS, ModelInfo, build, refuse_inputs
+from bouquet.models.zoo import MODELS, ModelInfo, build, refuse_inputs, refuse_large, refuse_more
 
 __all__ = [
     "MODELS",
@@ -34,6 +34,8 @@ __all__ = [
     "offers",
     "personal_names",
     "refuse_inputs",
+    "refuse_large",
+    "refuse_more",
     "refuse_output",
     "rest",
 ]

@@ -5,7 +5,7 @@ The last layer is called ``output``, whatever comes before it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -118,6 +118,28 @@ def refuse_inputs(config: ModelConfig, *, tokens: bool, classes: bool = True) ->
     problem = "text" if tokens else "classification"
     fitting = [one.name for one in MODELS.values() if one.problem == problem]
     raise BadInput(_sentence(fitting, f" for {problem}", config.name))
+
+
+def refuse_large(
+    config: ModelConfig, input_shape: Shape, classes: int, personal: PersonalConfig, most: int
+) -> None:
+    """Refuse a model of ours with more than ``most`` parameters, without making room for one."""
+    bare = replace(config, weights="", weights_sha256="")
+    try:
+        with torch.device("meta"):  # shapes without numbers
+            module = build(bare, input_shape, classes, 0, torch.float32, personal)
+    except BadInput:  # which is said, in other words, where the model is made
+        return
+    refuse_more(config.name, sum(one.numel() for one in module.parameters()), most)
+
+
+def refuse_more(name: str, count: int, most: int) -> None:
+    """Refuse a model by the number of its parameters."""
+    if count > most:
+        raise BadInput(
+            f"model.name {name!r} has {count} parameters with these keys; the policy of the device "
+            f"allows {most} (parameters)."
+        )
 
 
 def _fitting(classifies: bool) -> list[ModelInfo]:

@@ -5,6 +5,7 @@ a node can send end a run, and none get into it unseen.
 """
 
 import math
+import re
 import reprlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,8 @@ LONGEST_REASON = 500
 # reply has some words and numbers for each client, and a header for each array.
 LARGEST_INTRODUCTION = 2**26
 WORDS, WORDS_OF_A_CLIENT, HEADER = 2**20, 2**12, 2**10
+# How Flower words what a node of ours refuses with a sentence.
+_OURS = re.compile(r"<class 'bouquet\.[\w.]+'>:<'(.+)'>", re.DOTALL)
 # What a node's introduction may leave out.
 _PERHAPS = ("buffers", "class-names", "input-names", "targets", "warning")
 
@@ -340,7 +343,10 @@ def _start(arrays: Tree, shape: tuple[int, ...], classes: int) -> Tensor | None:
 def why_not(reply: Message) -> str:
     """The reason an error gives."""
     reason = reply.error.reason
-    return _short(reason) if isinstance(reason, str) and reason else "an error without a reason"
+    if not isinstance(reason, str) or not reason:
+        return "an error without a reason"
+    ours = _OURS.fullmatch(reason)
+    return _short(ours[1] if ours else reason)
 
 
 def _check_kind(reply: Message, kind: str) -> None:

@@ -60,9 +60,11 @@ def superlink(
         return
 
     from bouquet.core.errors import BadInput
+    from bouquet.core.privacy import keep_to_owner, private_folder
     from bouquet.deploy.addresses import addresses
     from bouquet.deploy.certificates import make_certificates
-    from bouquet.deploy.commands import environment, link_command
+    from bouquet.deploy.commands import link_command, link_environment
+    from bouquet.deploy.guard import control_token, hand_over, reached_at
 
     if folder is None:
         raise BadInput("superlink needs --folder.")
@@ -73,14 +75,16 @@ def superlink(
     else:
         if not names:
             raise BadInput("--name must say how nodes reach this machine, to be certified.")
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(place)
         make_certificates(place, [*names, "localhost", "127.0.0.1"])
-    home = place / "flower"
-    home.mkdir(exist_ok=True)
-    connection = f'address = "{listens.control}"\nroot-certificates = "{place / "ca.pem"}"\n'
+    keep_to_owner()
+    home = private_folder(private_folder(place) / "flower")
+    address = reached_at(listens.control)
+    connection = f'address = "{address}"\nroot-certificates = "{place / "ca.pem"}"\n'
     text = f'[superlink]\ndefault = "bouquet"\n\n[superlink.bouquet]\n{connection}'
     (home / "config.toml").write_text(text, "utf-8")
-    _become(link_command(place, listens), environment(home))
+    hand_over(control_token(place), home, address)
+    _become(link_command(place, listens), link_environment(home, place))
 
 
 @superlink_app.command("register")
@@ -218,6 +222,9 @@ def node(
     weights: Annotated[
         str, typer.Option(help="Its copy of a run's model.weights.", metavar="FILE")
     ] = "",
+    policy: Annotated[
+        str, typer.Option(help="What servers may have it do: its owner's rules.", metavar="FILE")
+    ] = "",
     port: Annotated[int, typer.Option(help="A free port of this machine.")] = 9094,
 ) -> None:
     r"""A device: its half of a deployment, what it stores, its personal model.
@@ -238,20 +245,25 @@ def node(
 
     from bouquet.client_app.device import device as device_of
     from bouquet.core.errors import BadInput
+    from bouquet.core.privacy import keep_to_owner, private_folder
     from bouquet.deploy.commands import Host, node_command, node_environment
+    from bouquet.deploy.guard import guarded_port
 
     if not superlink or ca is None or key is None or not client_id or state_dir is None:
         raise BadInput("node needs --superlink, --ca, --key, --client-id and --state-dir.")
     for name, file in (("--ca", ca), ("--key", key)):
         if not file.exists():
             raise BadInput(f"{name}: {file} is not there.")
-    found = device_of({"client-id": client_id, "state-dir": str(state_dir)})
+    found = device_of({"client-id": client_id, "state-dir": str(state_dir), "policy": policy})
     assert found is not None  # it has a client-id
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    host = Host("node", found.clients, state_dir, data_path, tuple(allow or ()), device, weights)
-    home = state_dir.absolute() / "flower"
-    command = node_command(host, superlink, ca.absolute(), key.absolute(), port)
-    _become(command, node_environment(home))
+    keep_to_owner()
+    private_folder(state_dir)
+    own = (data_path, tuple(allow or ()), device, weights, policy)
+    host = Host("node", found.clients, state_dir, *own)
+    home = private_folder(state_dir.absolute() / "flower")
+    guard = guarded_port(home / "port")
+    command = node_command(host, superlink, ca.absolute(), key.absolute(), port, guard)
+    _become(command, node_environment(home, policy))
 
 
 @node_app.command("key")
@@ -269,6 +281,32 @@ def node_key(file: Annotated[Path, typer.Argument(help="The private key to make.
         raise BadInput(f"{file} is there already.")
     make_node_key(file)
     typer.echo(f"{file}.pub")
+
+
+@node_app.command("policy")
+def node_policy(
+    file: Annotated[str, typer.Argument(help="The owner's rules.", metavar="[FILE]")] = "",
+) -> None:
+    """What servers may have a device do, by a file or by default, and which app is installed.
+
+    [bold]Example[/bold]
+
+      bouquet node policy policy.toml
+    """
+    from rich.table import Table
+
+    from bouquet.cli.display import out
+    from bouquet.client_app.policy import Policy, read_policy
+    from bouquet.core.config import keys_of
+    from bouquet.deploy.bundle import installed_fingerprint
+
+    policy = read_policy(file)
+    table = Table("key", "value", "meaning", header_style="bold")
+    for one in keys_of(Policy):
+        value = json.dumps(getattr(policy, one.field))
+        table.add_row(one.name, value, one.doc)
+    out.print(table)
+    typer.echo(f"The installed app is {installed_fingerprint()}.")
 
 
 @node_app.command("state")

@@ -224,6 +224,9 @@ def deploy(
     keys: KeysOption = None,
     out: OutOption = None,
     resume: ResumeOption = None,
+    policy: Annotated[
+        str, typer.Option(help="The nodes' rules, as of bouquet node.", metavar="FILE")
+    ] = "",
     dashboard: DashboardOption = False,
     tensorboard: TensorboardOption = False,
 ) -> None:
@@ -239,6 +242,7 @@ def deploy(
     """
     from bouquet.api import Run
     from bouquet.cli.display import err, show
+    from bouquet.client_app.policy import read_policy
     from bouquet.deploy.deployment import deploy, hosts_of, prepared
     from bouquet.jobs import Ready, watched
     from bouquet.server_app.main import Job
@@ -247,7 +251,8 @@ def deploy(
     watchers = _watchers(tensorboard)
     quiet_flower()
     settings, folder = prepared(values, nodes, resume)
-    hosts = hosts_of(settings, folder)
+    read_policy(policy)  # a wrong one starts nothing
+    hosts = hosts_of(settings, folder, policy)
     done = 0 if resume is None else folder.read_checkpoint().round
     if resume is None:
         clients = sum(len(host.clients) for host in hosts)

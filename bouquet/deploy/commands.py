@@ -3,11 +3,13 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bouquet.deploy.addresses import HOST, Addresses
-from bouquet.deploy.preload import LIBRARIES, install
+from bouquet.deploy.guard import TOKEN, certificate_words, guarded_link
+from bouquet.deploy.stand_ins import install_for_link, install_for_node
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,8 @@ class Host:
         The device it may compute on; empty for any.
     weights : str
         Its copy of the file that models' weights start from; empty where it has none.
+    policy : str
+        Its owner's other rules; empty for the default ones.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Host:
     allowed: tuple[str, ...] = ()
     computes_on: str = ""
     weights: str = ""
+    policy: str = ""
 
     @property
     def node_config(self) -> str:
@@ -50,6 +55,7 @@ class Host:
             "allow": ",".join(self.allowed),
             "device": self.computes_on,
             "model.weights": self.weights and os.path.abspath(self.weights),
+            "policy": self.policy and os.path.abspath(self.policy),
         }
         return " ".join(f"{name}={json.dumps(word)}" for name, word in words.items() if word)
 
@@ -70,11 +76,20 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def node_environment(home: Path) -> dict[str, str]:
-    """The same for a node, whose processes have imported what training needs when they start."""
-    words = environment(home)
-    own = install(home / "bin", LIBRARIES)
-    return words | {"PATH": f"{own}{os.pathsep}{words['PATH']}"}
+def node_environment(home: Path, policy: str = "") -> dict[str, str]:
+    """The same for a node: its processes answer with the installed app, and have imported it."""
+    return _with_commands(
+        environment(home), install_for_node(home / "bin", policy and os.path.abspath(policy))
+    )
+
+
+def link_environment(home: Path, folder: Path) -> dict[str, str]:
+    """The same for a SuperLink, which obeys whoever shows the token in its folder."""
+    return _with_commands(environment(home), install_for_link(home / "bin", folder / TOKEN))
+
+
+def _with_commands(words: dict[str, str], folder: Path) -> dict[str, str]:
+    return words | {"PATH": f"{folder}{os.pathsep}{words['PATH']}"}
 
 
 def link_command(folder: Path, listens: Addresses) -> list[str]:
@@ -83,18 +98,18 @@ def link_command(folder: Path, listens: Addresses) -> list[str]:
     Parameters
     ----------
     folder : Path
-        With its certificates, and for its database.
+        With its certificates, for its database and for a secret that is made anew.
     listens : Addresses
         For nodes, and for those who start runs.
     """
     command = ["flower-superlink", *listens.words]
     command += ["--enable-supernode-auth", "--database", str(folder / "superlink.db")]
-    command += ["--ssl-ca-certfile", str(folder / "ca.pem")]
-    command += ["--ssl-certfile", str(folder / "server.pem")]
-    return [*command, "--ssl-keyfile", str(folder / "server.key")]
+    return [*command, *guarded_link(folder), *certificate_words(folder)]
 
 
-def node_command(host: Host, superlink: str, ca: Path, key: Path, port: int) -> list[str]:
+def node_command(
+    host: Host, superlink: str, ca: Path, key: Path, port: int, guard: Sequence[str] = ()
+) -> list[str]:
     """How to start a node.
 
     Parameters
@@ -107,7 +122,9 @@ def node_command(host: Host, superlink: str, ca: Path, key: Path, port: int) -> 
         The authority to trust, and the node's private key.
     port : int
         On which the node talks to the app's processes, on its own machine.
+    guard : sequence of str
+        What keeps others away from that port; see :func:`bouquet.deploy.guard.guarded_port`.
     """
     command = ["flower-supernode", "--superlink", superlink, "--root-certificates", str(ca)]
     command += ["--auth-supernode-private-key", str(key), "--host", HOST, "--port", str(port)]
-    return [*command, "--node-config", host.node_config]
+    return [*command, *guard, "--node-config", host.node_config]

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from bouquet.bound import clients_of, name_for
 from bouquet.core.errors import BadInput, RunFailed
+from bouquet.deploy.guard import ShowToken, control_token
 from bouquet.flower.private import (
     HEARTBEAT_PATIENCE,
     ControlHttpClient,
@@ -65,13 +66,16 @@ class Registered:
 
 
 @contextmanager
-def control(address: str, ca: Path) -> Iterator[ControlHttpClient]:
-    """The way to a SuperLink for its owner."""
+def control(address: str, folder: Path) -> Iterator[ControlHttpClient]:
+    """The way to a SuperLink for its owner, who can read its folder."""
     client = ControlHttpClient.from_server_address(
         address,
         insecure=False,
-        root_certificates=ca.read_bytes(),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        root_certificates=(folder / "ca.pem").read_bytes(),
+        interceptors=[
+            RuntimeVersionHttpInterceptor(component_name="flwr CLI"),
+            ShowToken(control_token(folder)),
+        ],
     )
     try:
         yield client
@@ -90,7 +94,7 @@ def control_of(folder: Path) -> Iterator[ControlHttpClient]:
     if not file.exists():
         raise BadInput(f"--folder: {folder} holds no SuperLink; bouquet superlink makes one.")
     address = tomllib.loads(file.read_text("utf-8"))["superlink"]["bouquet"]["address"]
-    with control(address, folder / "ca.pem") as client:
+    with control(address, folder) as client:
         yield client
 
 

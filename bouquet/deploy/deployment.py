@@ -25,10 +25,11 @@ from bouquet.storage.runfolder import RunFolder
 from bouquet.strategies.registry import SCHEMES
 
 
-def hosts_of(settings: Settings, folder: RunFolder) -> list[Host]:
+def hosts_of(settings: Settings, folder: RunFolder, policy: str = "") -> list[Host]:
     """Share out the clients as a simulation does: every n-th, so that nodes are alike.
 
-    What stands for the devices' disks is in the key ``state-dir``, or in the run's folder.
+    All have the same policy, the default one unless a file is named. What stands for the devices'
+    disks is in the key ``state-dir``, or in the run's folder.
     """
     clients = sorted(load(settings.data, settings.run.seed, settings.dtype).clients)
     nodes, disks = settings.run.nodes, disks_of(settings, folder)
@@ -49,6 +50,7 @@ def hosts_of(settings: Settings, folder: RunFolder) -> list[Host]:
             settings.data.path,
             named,
             weights=settings.model.weights,
+            policy=policy,
         )
         for number, name in enumerate(names)
     ]

@@ -14,17 +14,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bouquet.core.errors import RunFailed
+from bouquet.core.privacy import private_folder
 from bouquet.deploy.addresses import HOST, Addresses, addresses
 from bouquet.deploy.bundle import bundle
 from bouquet.deploy.certificates import make_certificates, make_node_key
 from bouquet.deploy.commands import (
     Host,
-    environment,
     link_command,
+    link_environment,
     node_command,
     node_environment,
 )
 from bouquet.deploy.control import control, register
+from bouquet.deploy.guard import control_token, guarded_port
 from bouquet.deploy.processes import end, end_strays, free_port
 from bouquet.flower.private import (
     ADMITTED,
@@ -62,30 +64,33 @@ class Deployment:
             make_certificates(self.private, [HOST, "localhost"])
             here = addresses(f"{HOST}:{free_port()}", port=free_port())
             self.fleet, self.control = here.fleet, here.control
+            control_token(self.private)
         command = link_command(self.private, Addresses(self.fleet, self.control))
-        self.launch("superlink", command, environment(self.private / "superlink"))
+        home = self.private / "superlink"
+        self.launch("superlink", command, link_environment(home, self.private))
         for address in (self.fleet, self.control):
             self._wait_for(address)
 
     def start_node(self, host: Host) -> None:
         """Start a node, with a key that the SuperLink is told of the first time."""
-        host.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(host.folder)
         key = self.private / f"{host.name}.key"
         if not key.exists():
             make_node_key(key)
             self.register(key.with_name(f"{key.name}.pub"), host.clients)
-        ca = self.private / "ca.pem"
-        command = node_command(host, self.fleet, ca, key, free_port())
-        self.launch(host.name, command, node_environment(self.private / host.name))
+        ca, home = self.private / "ca.pem", self.private / host.name
+        guard = guarded_port(home / "port")
+        command = node_command(host, self.fleet, ca, key, free_port(), guard)
+        self.launch(host.name, command, node_environment(home, host.policy))
 
     def register(self, public_key: Path, clients: Sequence[str]) -> int:
         """Let the node with this key in, for its clients; returns Flower's id of the node."""
         with self.control_api() as client:
             return register(client, public_key, clients)
 
-    def start_run(self, settings: Settings) -> int:
-        """Hand the app to the SuperLink; returns Flower's number of the run."""
-        content = bundle()
+    def start_run(self, settings: Settings, app: bytes = b"") -> int:
+        """Hand the app to the SuperLink, ours unless told; returns Flower's number of the run."""
+        content = app or bundle()
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         keys = user_config_to_proto(dict(settings.flat()))
         with self.control_api() as client:
@@ -166,7 +171,7 @@ class Deployment:
 
     def control_api(self) -> AbstractContextManager[ControlHttpClient]:
         """The way to the SuperLink for its owner."""
-        return control(self.control, self.private / "ca.pem")
+        return control(self.control, self.private)
 
     def _wait_for(self, address: str) -> None:
         host, _, port = address.partition(":")

@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.cli.build import build_fab_from_disk, build_fab_from_files
-    from flwr.common.constant import HEARTBEAT_PATIENCE, SUPERLINK_NODE_ID, ErrorCode
+    from flwr.cli.constant import (
+        ACCESS_TOKEN_STORE_KEY,
+        AUTHN_TYPE_STORE_KEY,
+        REFRESH_TOKEN_STORE_KEY,
+    )
+    from flwr.common.constant import (
+        ACCESS_TOKEN_KEY,
+        HEARTBEAT_PATIENCE,
+        SUPERLINK_NODE_ID,
+        AuthnType,
+        ErrorCode,
+    )
     from flwr.common.logger import log
     from flwr.common.serde import fab_to_proto, user_config_to_proto
     from flwr.proto.control_pb2 import (
@@ -30,34 +41,50 @@ if TYPE_CHECKING:
         UnregisterNodeRequest,
     )
     from flwr.proto.node_pb2 import NodeInfo
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.serverapp import Grid
     from flwr.supercore.cli import flower_superexec
+    from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
     from flwr.supercore.control import ControlHttpClient
+    from flwr.supercore.credential_store.file_credential_store import FileCredentialStore
     from flwr.supercore.fab import Fab
     from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supercore.run import Run
+    from flwr.supercore.runtime import RuntimeHttpClient
     from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
     from flwr.supercore.task_identity import TaskIdentity
+    from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
+    from flwr.superlink.cli import flower_superlink
     from flwr.superlink.grid import HttpGrid
-    from flwr.supernode.cli import flwr_clientapp
+    from flwr.supernode.cli import flower_supernode, flwr_clientapp
 
 __all__ = [
+    "ACCESS_TOKEN_KEY",
+    "ACCESS_TOKEN_STORE_KEY",
+    "AUTHN_TYPE_STORE_KEY",
     "HEARTBEAT_PATIENCE",
+    "REFRESH_TOKEN_STORE_KEY",
     "SUPERLINK_NODE_ID",
+    "TASK_TYPE_TO_COMMAND",
+    "AcquireTaskRequest",
+    "AuthnType",
     "ControlHttpClient",
     "ErrorCode",
     "ExecutionSpec",
     "Fab",
+    "FileCredentialStore",
     "HttpGrid",
     "LaunchResult",
     "ListNodesRequest",
     "ListRunsRequest",
+    "NoOpControlAuthnPlugin",
     "NodeInfo",
     "ObjectPullError",
     "RegisterNodeRequest",
     "Run",
+    "RuntimeHttpClient",
     "RuntimeVersionHttpInterceptor",
     "StartRunRequest",
     "SubprocessExecutor",
@@ -67,6 +94,8 @@ __all__ = [
     "build_fab_from_files",
     "fab_to_proto",
     "flower_superexec",
+    "flower_superlink",
+    "flower_supernode",
     "flwr_clientapp",
     "log",
     "public_key_to_bytes",
@@ -118,6 +147,24 @@ NAMES = {
     "LaunchResult": ("flwr.supercore.superexec.executor", "what it answers"),
     "SubprocessExecutor": ("flwr.supercore.superexec.executor", "the executor ours stands for"),
     "flwr_clientapp": ("flwr.supernode.cli", "what the process of a message does"),
+    "flower_supernode": ("flwr.supernode.cli", "the command, with an executor beside it"),
+    "flower_superlink": ("flwr.superlink.cli", "the same, and with a token of its owner's"),
+    "TASK_TYPE_TO_COMMAND": ("flwr.supercore.constant", "what the SuperLink's executor starts"),
+    "NoOpControlAuthnPlugin": (
+        "flwr.superlink.auth_plugin",
+        "the check of accounts that ours is a stricter one of",
+    ),
+    "ACCESS_TOKEN_KEY": ("flwr.common.constant", "where that check finds a token"),
+    "AuthnType": ("flwr.common.constant", "the kind of login with which flwr shows a token"),
+    "FileCredentialStore": (
+        "flwr.supercore.credential_store.file_credential_store",
+        "where flwr looks for one; flwr login would ask an outside provider",
+    ),
+    "AcquireTaskRequest": ("flwr.proto.runtime_pb2", "what an executor asks, for tests"),
+    "RuntimeHttpClient": ("flwr.supercore.runtime", "how it asks, likewise"),
+    "AUTHN_TYPE_STORE_KEY": ("flwr.cli.constant", "under which names it is stored there"),
+    "ACCESS_TOKEN_STORE_KEY": ("flwr.cli.constant", "likewise"),
+    "REFRESH_TOKEN_STORE_KEY": ("flwr.cli.constant", "likewise"),
 }
 
 
@@ -184,7 +231,42 @@ def nodes_of(grid: "Grid") -> dict[int, str]:
 def replace_executor(executor: object) -> None:
     """Have ``flower-superexec`` start processes with an executor of ours: it has no option."""
     superexec = import_module("flwr.supercore.superexec.run_superexec")
-    vars(superexec)["get_executor"] = lambda *words, **options: executor
+    _replaced(superexec, get_executor=lambda *words, **options: executor)
+
+
+def replace_account_check(check: object) -> None:
+    """Have ``flower-superlink`` ask a check of ours who may start runs: it has no option."""
+    superlink = import_module("flwr.superlink.cli.flower_superlink")
+    _replaced(superlink, load_control_authn_plugin=lambda: check)
+
+
+def answer_with(look_at: Callable[[bytes], None], app: Callable[[], Any]) -> None:
+    """Have ``flwr-clientapp`` answer with an app of ours: no bundle is unpacked or imported.
+
+    Parameters
+    ----------
+    look_at : callable
+        Is given the bundle that came; what it raises is the reply.
+    app : callable
+        Gives what answers: an app, or what is called as one.
+    """
+    clientapp = import_module("flwr.supernode.runtime.run_clientapp")
+    _replaced(
+        clientapp,
+        install_from_fab=lambda content, **options: look_at(content),
+        get_load_client_app_fn=lambda **options: lambda *which: app(),
+    )
+
+
+def _replaced(module: Any, **ours: object) -> None:
+    """Put functions of ours in a module of Flower's; one that has none of the name is refused.
+
+    A Flower that does it in another way would do it in its own, unguarded.
+    """
+    missing = ours.keys() - vars(module).keys()
+    if missing:
+        raise RuntimeError(f"This Flower has no {', '.join(sorted(missing))}; use {SEEN_IN}.")
+    vars(module).update(ours)
 
 
 def hand_over_at_once(arrived: threading.Event) -> None:

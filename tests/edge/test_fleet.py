@@ -1,19 +1,35 @@
 """Runs over gRPC on real nodes: who is let in, and the bits of a simulation."""
 
+import io
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bouquet.core.errors import BadInput
+from bouquet.core.errors import BadInput, RunFailed
+from bouquet.deploy.addresses import HOST
+from bouquet.deploy.bundle import bundle
 from bouquet.deploy.certificates import make_certificates, make_node_key
 from bouquet.deploy.commands import Host, environment, node_command
 from bouquet.deploy.control import nodes, register, revoke, rotate
+from bouquet.deploy.deployment import pass_on_rounds
 from bouquet.deploy.processes import free_port
-from bouquet.flower.private import ADMITTED
+from bouquet.deploy.superlink import Deployment
+from bouquet.flower.private import (
+    ADMITTED,
+    AcquireTaskRequest,
+    ControlHttpClient,
+    ListRunsRequest,
+    RuntimeHttpClient,
+    RuntimeVersionHttpInterceptor,
+    build_fab_from_files,
+)
+from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Run
-from tests.edge.conftest import Fleet, states
+from tests.edge.conftest import Fleet, settings_of, states
 
 pytestmark = pytest.mark.edge
 NODES = 3
@@ -89,6 +105,53 @@ def commands_of_strangers(fleet: Fleet, folder: Path) -> dict[str, list[str]]:
         "keyless": keyless,
         "plain": [*without(keyless, "--root-certificates"), "--insecure"],
     }
+
+
+def test_what_others_send_or_ask_for_runs_nowhere(fleet: Fleet, tmp_path: Path) -> None:
+    """A bundle of other code on devices, a run without the token, a task without the secret."""
+    link, mark = fleet.deployment, tmp_path / "imported"
+    with zipfile.ZipFile(io.BytesIO(bundle())) as app:
+        files = {name: app.read(name) for name in app.namelist()}
+    del files[".info/CONTENT"]
+    files["client_app/__init__.py"] += f"\nopen({str(mark)!r}, 'w')\n".encode()
+    folder = RunFolder(tmp_path / "run")
+    settings = settings_of(scheme="fedavg", rounds=1, out=str(folder.path), min_clients=3)
+    number = link.start_run(settings, build_fab_from_files(files)[0])
+    words = "is not the one installed on this device"
+    with pytest.raises(RunFailed, match=words):
+        pass_on_rounds(link, number, folder, lambda event: None)
+    assert not mark.exists()
+    assert [words in (link.logs / f"{host.name}.log").read_text() for host in fleet.hosts] == [
+        True
+    ] * len(fleet.hosts)
+    assert not list(link.private.glob("node*/apps"))  # nor is it unpacked
+    version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
+    local = [link.private / host.name / "port" / "ca.pem" for host in fleet.hosts]
+    for address, ca, kind, ask in [
+        (link.control, link.private / "ca.pem", ControlHttpClient, ask_for_runs),
+        (link.control, link.private / "ca.pem", RuntimeHttpClient, ask_for_work),
+        (port_of(link, fleet.hosts[0]), local[0], RuntimeHttpClient, ask_for_work),
+    ]:
+        client = kind.from_server_address(
+            address, insecure=False, root_certificates=ca.read_bytes(), interceptors=[version]
+        )
+        with pytest.raises(Exception, match="401"):
+            ask(client)
+        client.close()
+
+
+def ask_for_runs(client: Any) -> None:
+    client.ListRuns(ListRunsRequest())
+
+
+def ask_for_work(client: Any) -> None:
+    client.AcquireTask(AcquireTaskRequest())
+
+
+def port_of(link: Deployment, host: Host) -> str:
+    words = link.processes[host.name].args
+    assert isinstance(words, list)
+    return f"{HOST}:{words[words.index('--port') + 1]}"
 
 
 def without(command: list[str], option: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Devices in this process: real messages, each device with its own folder, no server's paths."""
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -346,3 +347,74 @@ def test_what_is_frozen_is_read_from_the_devices_own_files(
             deployed(grid=grid, **keys)
         grid = with_copies(tmp_path / "devices", *copies)
         assert len(deployed(grid=grid, min_clients=2, **keys).clients) == 2
+
+
+# What an owner does not allow
+
+
+def with_policies(folder: Path, *policies: str) -> Devices:
+    """Devices, some of which have an owner with rules."""
+    grid = Devices(folder)
+    for (node, context), text in zip(grid._contexts.items(), policies, strict=True):
+        path = folder.with_name(f"policy{node}.toml")
+        path.write_text(text)
+        context.node_config |= {"policy": str(path)}
+    return grid
+
+
+def test_a_round_that_is_refused_is_that_clients_failure_and_nobody_elses(
+    start: Start, tmp_path: Path, deployed: Start
+) -> None:
+    grid = with_policies(tmp_path / "devices", "", "rounds-a-day = 2", "")
+    run = deployed(grid=grid, scheme="fedavg")
+    assert [event["clients"] for event in run.events] == [EVERYONE, EVERYONE, ["000", "002"]]
+    (failure,) = run.events[2]["failures"]
+    assert failure["client"] == "001"
+    assert "lets the device train 2 rounds a day." in failure["reason"]
+    assert len(run.clients) == 3
+
+
+def test_a_device_that_may_not_take_part_is_left_out_with_its_reason(
+    tmp_path: Path, deployed: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = ("", 'schemes = ["fedavg"]', "")
+    run = deployed(
+        grid=with_policies(tmp_path / "devices", *rules), scheme="apfl", min_clients=2, rounds=1
+    )
+    assert len(run.clients) == 2
+    assert "scheme 'apfl' is not allowed on the device of client 001" in caplog.text
+    with pytest.raises(BadInput, match="its owner lets it run fedavg"):
+        deployed(grid=with_policies(tmp_path / "devices", *rules), scheme="apfl")
+
+
+def test_metrics_stay_where_the_owner_keeps_them(
+    start: Start, tmp_path: Path, deployed: Start
+) -> None:
+    grid = with_policies(tmp_path / "devices", "", "metrics = false", "")
+    run = deployed(grid=grid, scheme="apfl", save_predictors=True)
+    assert run.sha == start(scheme="apfl", **KEYS).sha  # it trains with the others
+    assert [row["client"] for row in run.clients if row["personal_loss"] != ""] == ["000", "002"]
+    assert (tmp_path / "devices/001/predictors/001.safetensors").exists()
+    told = [line for line in records(tmp_path / "devices/001") if line["kind"] == "evaluate"]
+    assert not any(
+        "loss" in name or "accuracy" in name for line in told for name in line["metrics"]
+    )
+
+
+def test_what_a_device_keeps_is_its_owners_whatever_the_umask_and_whatever_was_there(
+    tmp_path: Path, deployed: Start
+) -> None:
+    own = tmp_path / "devices/000"
+    for folder in (own, own / "runs", own / "sent", own / "predictors", own / "outcomes"):
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+    before = os.umask(0)
+    try:
+        deployed(scheme="apfl", save_predictors=True, save_outcomes=True)
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "devices").rglob("*") if path.is_file()]
+    assert {path.parent.name for path in files} >= {"sent", "predictors", "outcomes"}
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    folders = {path.parent for path in files} | {own, own / "runs"}
+    assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}

@@ -4,14 +4,27 @@ import io
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from bouquet.deploy.bundle import bundle
+from bouquet.core.errors import BadInput
+from bouquet.deploy.addresses import HOST
+from bouquet.deploy.bundle import bundle, fingerprint, installed_fingerprint
 from bouquet.deploy.commands import node_environment
-from bouquet.flower.private import build_fab_from_disk
+from bouquet.deploy.executors import Discreet, Forking, Spawning
+from bouquet.deploy.guard import SECRET, TokenCheck, executor_command, guarded_port
+from bouquet.deploy.stand_ins import node_executor
+from bouquet.deploy.worker import LIBRARIES, refuse_other
+from bouquet.flower.private import (
+    ACCESS_TOKEN_KEY,
+    TASK_TYPE_TO_COMMAND,
+    ExecutionSpec,
+    SubprocessExecutor,
+    build_fab_from_disk,
+)
 
 
 def names(app: bytes) -> set[str]:
@@ -32,9 +45,11 @@ def test_the_app_that_is_sent_is_the_one_flower_would_build(tmp_path: Path) -> N
         copy = tmp_path / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes((root / name).read_bytes())
-    theirs = names(build_fab_from_disk(tmp_path))
+    app = build_fab_from_disk(tmp_path)
+    theirs = names(app)
     texts = {name for name in theirs if name.endswith(".md") or name == "LICENSE"}
     assert names(bundle()) == theirs - texts
+    assert fingerprint(app) == installed_fingerprint()  # a device takes flwr run's
 
 
 def test_the_app_that_an_installed_bouquet_sends_is_the_same(
@@ -56,5 +71,124 @@ def test_a_node_loads_what_training_needs_and_not_what_shares_out_data(tmp_path:
     words = node_environment(tmp_path)
     executor = Path(words["PATH"].split(os.pathsep)[0]) / "flower-superexec"
     assert os.access(executor, os.X_OK)
-    assert "torch" in executor.read_text()
-    assert "flwr_datasets" not in executor.read_text()
+    code = "; ".join(f"import {name}" for name in LIBRARIES)
+    code += "; import sys; assert 'torch' in sys.modules; assert 'flwr_datasets' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# A device runs the code that is installed on it
+
+
+def rebuilt(changes: dict[str, bytes]) -> bytes:
+    """Our bundle with some files changed, added, or, if empty, left out."""
+    with zipfile.ZipFile(io.BytesIO(bundle())) as app:
+        files = {name: app.read(name) for name in app.namelist()} | changes
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w") as app:
+        for name, content in files.items():
+            if content:
+                app.writestr(name, content)
+    return written.getvalue()
+
+
+def test_the_installed_app_knows_its_bundle_however_it_is_packed() -> None:
+    known = [installed_fingerprint()]
+    refuse_other(bundle(), known)
+    texts = {"README.md": b"words", ".info/CONTENT": b"", "pyproject.toml": b"[project]"}
+    refuse_other(rebuilt(texts), known)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"client_app/main.py": b"import os"},
+        {"strategies/apfl.py": b""},
+        {"client_app/more.py": b"import os"},
+        {"client_app/main.pyc": b"compiled"},
+        {"numpy.py": b"import os"},
+    ],
+    ids=["changed", "missing", "added", "compiled", "shadowing"],
+)
+def test_a_bundle_of_other_files_is_refused_in_a_sentence(changes: dict[str, bytes]) -> None:
+    other = rebuilt(changes)
+    with pytest.raises(BadInput, match="is not the one installed on this device"):
+        refuse_other(other, [installed_fingerprint()])
+    refuse_other(other, [installed_fingerprint(), fingerprint(other)])  # the owner lists it
+
+
+@pytest.mark.parametrize("content", [b"", b"no bundle", bundle()[:-30]], ids=len)
+def test_what_is_no_bundle_is_refused_in_a_sentence(content: bytes) -> None:
+    with pytest.raises(BadInput, match="is no bundle"):
+        refuse_other(content, [installed_fingerprint()])
+
+
+def test_a_bundle_that_grows_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bouquet.deploy.bundle.MOST_BYTES", 1000)
+    with pytest.raises(BadInput, match="more than 1000 bytes"):
+        refuse_other(bundle(), [installed_fingerprint()])
+
+
+def test_an_executor_of_a_device_is_never_flowers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing can be forked, a process that starts from nothing does the same work."""
+
+    def fail(*words: object) -> None:
+        raise OSError("AF_UNIX path too long")
+
+    chosen: list[object] = []
+    monkeypatch.setattr("bouquet.deploy.executors.Forking", fail)
+    monkeypatch.setattr("bouquet.flower.private.replace_executor", chosen.append)
+    monkeypatch.setattr("bouquet.flower.private.flower_superexec", lambda: None, raising=False)
+    node_executor("")
+    assert [type(one) for one in chosen] == [Spawning]
+    assert Spawning.launch is Forking.launch is not SubprocessExecutor.launch
+
+
+# What keeps others out
+
+
+def test_only_whoever_has_the_token_may_start_runs() -> None:
+    check = TokenCheck("right")
+    assert check.validate_tokens_in_metadata([(ACCESS_TOKEN_KEY, "right")])[0]
+    for shown in ([], [(ACCESS_TOKEN_KEY, "")], [(ACCESS_TOKEN_KEY, "wrong")], [("x", "right")]):
+        assert check.validate_tokens_in_metadata(shown) == (False, None)
+    assert check.refresh_tokens([("x", "right")]) == (None, None)
+
+
+def test_a_guarded_port_has_a_new_secret_and_key_at_every_start(tmp_path: Path) -> None:
+    folder = tmp_path / "port"
+    folder.mkdir(mode=0o777)
+    words = guarded_port(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert guarded_port(folder) == words
+    after = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert before.keys() == after.keys()
+    assert all(before[name] != after[name] for name in before)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for name in (SECRET, "server.key"):
+        assert (folder / name).stat().st_mode & 0o777 == 0o600
+    executor = executor_command(["flower-supernode", "--host", HOST, "--port", "9094", *words])
+    assert str(folder / SECRET) in executor
+    assert executor[:3] == ["flower-superexec", "--runtime-api-address", f"{HOST}:9094"]
+    everywhere = ["--host", "0.0.0.0", "--port", "9094", *words]
+    assert executor_command(everywhere) == executor
+    assert executor_command(["flower-supernode", "--insecure"]) == []  # Flower starts it
+
+
+def test_the_token_of_a_run_is_in_no_commands_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every user of a machine can see those."""
+    command, said = tmp_path / "command", tmp_path / "said"
+    command.write_text(f'#!/bin/sh\necho "$@" > {said}\ncat "$2" >> {said}.token\n')
+    command.chmod(0o700)
+    kind = next(iter(TASK_TYPE_TO_COMMAND))
+    monkeypatch.setitem(TASK_TYPE_TO_COMMAND, kind, str(command))
+    spec = ExecutionSpec(kind, "host:1", "secret", True, None, False, None, True, 1)
+    Discreet().launch(spec)
+    deadline = time.monotonic() + 20
+    while not said.with_name("said.token").exists() or not said.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    while said.with_name("said.token").read_text() != "secret":
+        assert time.monotonic() < deadline
+    assert "secret" not in said.read_text()

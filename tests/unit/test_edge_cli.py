@@ -78,6 +78,13 @@ def test_certificates_verify_and_keys_are_private(
     names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["server.example.org", "localhost"]
     assert Path("link").stat().st_mode & 0o077 == 0
+    for name in ("control.token", "executor.secret", "flower/credentials.yaml"):
+        assert Path("link", name).stat().st_mode & 0o777 == 0o600
+    token = Path("link/control.token").read_text()
+    assert bouquet("superlink", "--folder", "link", "--control", "0.0.0.0:8000").code == 0
+    assert Path("link/control.token").read_text() == token
+    assert 'address = "127.0.0.1:8000"' in Path("link/flower/config.toml").read_text()
+    assert token not in " ".join(becomes[-1])
     assert Path("link/server.key").stat().st_mode & 0o077 == 0
 
 

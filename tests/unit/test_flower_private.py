@@ -17,24 +17,33 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
 
 from bouquet.flower import private as flower_private
 from bouquet.flower.inline import InlineGrid
 from bouquet.flower.private import (
+    ACCESS_TOKEN_KEY,
+    ACCESS_TOKEN_STORE_KEY,
     ADMITTED,
+    AUTHN_TYPE_STORE_KEY,
     HEARTBEAT_PATIENCE,
     NAMES,
+    REFRESH_TOKEN_STORE_KEY,
     SEEN_IN,
     SUPERLINK_NODE_ID,
+    TASK_TYPE_TO_COMMAND,
+    AuthnType,
     ControlHttpClient,
     ErrorCode,
     ExecutionSpec,
     Fab,
+    FileCredentialStore,
     HttpGrid,
     LaunchResult,
     ListNodesRequest,
     ListRunsRequest,
     NodeInfo,
+    NoOpControlAuthnPlugin,
     RegisterNodeRequest,
     Run,
     RuntimeVersionHttpInterceptor,
@@ -42,12 +51,15 @@ from bouquet.flower.private import (
     SubprocessExecutor,
     TaskIdentity,
     UnregisterNodeRequest,
+    answer_with,
     build_fab_from_disk,
     build_fab_from_files,
     end_busy_workers,
     fab_to_proto,
     fetching_at_most,
     flower_superexec,
+    flower_superlink,
+    flower_supernode,
     flwr_clientapp,
     give_id,
     hand_over_at_once,
@@ -55,6 +67,7 @@ from bouquet.flower.private import (
     log,
     nodes_of,
     public_key_to_bytes,
+    replace_account_check,
     replace_executor,
     user_config_to_proto,
 )
@@ -279,10 +292,73 @@ def test_replace_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "get_executor(" in inspect.getsource(superexec.run_superexec)
 
 
-@pytest.mark.parametrize("command", [flower_superexec, flwr_clientapp])
+def test_replace_account_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    superlink = import_module("flwr.superlink.cli.flower_superlink")
+    name = "load_control_authn_plugin"
+    monkeypatch.setattr(superlink, name, getattr(superlink, name))
+    ours = object()
+    replace_account_check(ours)
+    assert superlink.load_control_authn_plugin() is ours
+    assert f"authn_plugin = {name}()" in inspect.getsource(
+        superlink._parse_superlink_lifespan_config
+    )
+
+
+def test_answer_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two names are all that touches a bundle, and ours is asked before the app is loaded."""
+    clientapp = import_module("flwr.supernode.runtime.run_clientapp")
+    names = ("install_from_fab", "get_load_client_app_fn")
+    for name in names:
+        monkeypatch.setattr(clientapp, name, getattr(clientapp, name))
+    app, seen = ClientApp(), list[bytes]()
+    answer_with(seen.append, lambda: app)
+    clientapp.install_from_fab(b"bundle", skip_prompt=True)
+    load = clientapp.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+    assert seen == [b"bundle"]
+    assert load("publisher/name", "1", "hash") is app
+    source = inspect.getsource(clientapp.run_clientapp)
+    assert re.findall(r"fab\.content", source) == ["fab.content"]
+    assert source.index(f"{names[0]}(fab.content") < source.index(f"{names[1]}(")
+
+
+def test_a_flower_that_has_no_such_name_is_not_run_unguarded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr("flwr.supernode.runtime.run_clientapp.install_from_fab")
+    with pytest.raises(RuntimeError, match="no install_from_fab"):
+        answer_with(lambda bundle: None, ClientApp)
+
+
+def test_what_the_executor_of_a_superlink_starts() -> None:
+    assert "flwr-serverapp" in TASK_TYPE_TO_COMMAND.values()
+    task = import_module("flwr.superlink.cli.flwr_serverapp")
+    parsed = task._parse_args_run_flwr_serverapp().parse_args(["--token-file", "f", "--insecure"])
+    assert parsed.token_file == "f"
+
+
+def test_a_token_in_the_store_is_one_that_flwr_shows(tmp_path: Path) -> None:
+    """Of the names of a login, and of the check that a SuperLink makes."""
+    cli = import_module("flwr.cli.auth_plugin")
+    store = FileCredentialStore(tmp_path / "credentials.yaml")
+    for key in (ACCESS_TOKEN_STORE_KEY, REFRESH_TOKEN_STORE_KEY):
+        store.set(key % "host:1", b"token")
+    store.set(AUTHN_TYPE_STORE_KEY % "host:1", AuthnType.OIDC.encode())
+    login = cli.get_cli_plugin_class(AuthnType.OIDC)("host:1")
+    login.store = store
+    login.load_tokens()
+    shown = login.write_tokens_to_metadata([])
+    assert (ACCESS_TOKEN_KEY, "token") in shown
+    assert NoOpControlAuthnPlugin().validate_tokens_in_metadata(shown)[0]
+
+
+@pytest.mark.parametrize(
+    "command", [flower_superexec, flwr_clientapp, flower_supernode, flower_superlink]
+)
 def test_commands_take_their_words_from_the_command_line(command: object) -> None:
     assert not words_of(command)
-    assert "parse_args()" in inspect.getsource(command)  # type: ignore[arg-type]
+    home = inspect.getmodule(command)
+    assert home is not None
+    assert "parse_args()" in inspect.getsource(home)
 
 
 def test_admitted() -> None:

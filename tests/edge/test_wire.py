@@ -107,7 +107,7 @@ class Plain(Deployment):
         self.launch(host.name, ["flower-supernode", *words], node_environment(home))
 
     @contextmanager
-    def _client(self) -> Iterator[ControlHttpClient]:
+    def control_api(self) -> Iterator[ControlHttpClient]:
         version = RuntimeVersionHttpInterceptor(component_name="flwr CLI")
         client = ControlHttpClient.from_server_address(
             self.control, insecure=True, root_certificates=None, interceptors=[version]

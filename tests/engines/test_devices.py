@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -340,13 +341,17 @@ def test_what_is_frozen_is_read_from_the_devices_own_files(
     save_file({"output.weight": torch.zeros(2)}, other)
     for copies, why in (
         (["", str(base), str(base)], "needs that file on every node.*bouquet node --weights FILE"),
-        ([str(base), str(other), str(base)], r"other\.safetensors' must be the file whose SHA-256"),
+        ([str(base), str(other), str(base)], r"'model\.weights' must be the file whose SHA-256"),
     ):
         grid = with_copies(tmp_path / "devices", *copies)
-        with pytest.raises(BadInput, match=why):
-            deployed(grid=grid, **keys)
-        grid = with_copies(tmp_path / "devices", *copies)
-        assert len(deployed(grid=grid, min_clients=2, **keys).clients) == 2
+        run = deployed(grid=grid, **keys | {"min_clients": 2, "rounds": 5})
+        assert len(run.clients) == 2
+        told = [one["reason"] for event in run.events for one in event.get("left_out", [])]
+        assert told
+        assert all(re.search(why, reason) for reason in told)
+    nobody = with_copies(tmp_path / "devices", "", "", "")
+    with pytest.raises(BadInput, match="needs that file on every node"):
+        deployed(grid=nobody, **keys)
 
 
 # What an owner does not allow

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from flwr.app import Message
 from bouquet.client_app import node as node_module
 from bouquet.client_app.node import Node, Result
 from bouquet.engines import LocalNodes
+from bouquet.server_app import membership
 from bouquet.server_app.loop import run as run_loop
-from bouquet.server_app.membership import Roster
+from bouquet.server_app.replies import Introduction
 from bouquet.settings import parse
 from bouquet.storage.events import Event
 from bouquet.storage.runfolder import RunFolder
@@ -27,7 +29,7 @@ KEYS: dict[str, Any] = {
     "local_steps": 2,
     "data": {"name": "synthetic", "clients": 4, "examples": 12},
 }
-train, welcome = Node.train, Roster._welcome
+train, introduction = Node.train, membership._introduction
 
 
 def disturb(monkeypatch: pytest.MonkeyPatch, change: Callable[[Node, int, Result], Result]) -> None:
@@ -141,7 +143,7 @@ def test_a_node_that_comes_late_is_asked_and_takes_part(
         if event["round"] == 2:
             done.set()
 
-    monkeypatch.setattr(Roster, "_welcome", one_is_enough)
+    monkeypatch.setattr(membership, "_introduction", one_is_enough)
     try:
         folder = RunFolder(tmp_path / "run")
         run_loop(grid, settings, folder, engine="inline", observe=observe)
@@ -151,7 +153,6 @@ def test_a_node_that_comes_late_is_asked_and_takes_part(
     assert clients == [["000", "002"]] * 2 + [["000", "001", "002", "003"]] * 2
 
 
-def one_is_enough(self: Any, *words: Any) -> int:
+def one_is_enough(*words: Any) -> Introduction:
     """A deployment's nodes do not say how many they are."""
-    welcome(self, *words)
-    return 1
+    return replace(introduction(*words), nodes=1)

@@ -285,14 +285,6 @@ def test_how_many_nodes_a_device_says_there_are_does_not_matter() -> None:
     assert met(True, many).nodes == {1}
 
 
-def test_a_node_cannot_be_a_client_whose_own_node_is_there() -> None:
-    """It is whoever came first; a liar's other clients are its own."""
-    liar = honest(2)
-    words(clients=["1-0", "2-1"])(liar)
-    roster = met(True, honest(1), liar)
-    assert {one: who.node for one, who in roster.clients.items()} == {"1-0": 1, "1-1": 1, "2-1": 2}
-
-
 def test_a_node_that_was_left_out_is_asked_again_in_the_next_round() -> None:
     bad = honest(2)
     numbers(nodes=0)(bad)

@@ -59,7 +59,11 @@ class Forking(Spawning):
         super().__init__(known, policy)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(LIBRARIES))
-        forkserver.ensure_running()  # the first message finds it ready
+        forkserver.ensure_running()
+        # A task's token is good for a while only: none is asked for before a fork is quick.
+        first = self._context.Process(target=_nothing)
+        first.start()
+        first.join()
 
 
 class Discreet(SubprocessExecutor):
@@ -79,6 +83,10 @@ class Discreet(SubprocessExecutor):
                 pass_fds=(token.fileno(),),
             )
         return LaunchResult.accepted()
+
+
+def _nothing() -> None:
+    """What the first fork does."""
 
 
 def _words(spec: ExecutionSpec) -> list[str]:

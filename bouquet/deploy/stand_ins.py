@@ -8,6 +8,7 @@
   SuperLink such as do not show their token to every user of the machine.
 """
 
+import atexit
 import os
 import subprocess
 import sys
@@ -64,9 +65,11 @@ def superlink(token: str) -> None:
 
 
 def _start_executor(words: Sequence[str]) -> None:
+    """Start the executor, which ends with this process; also where nobody has buried that."""
     command = executor_command(words)
     if command:
-        subprocess.Popen([*command, "--parent-pid", str(os.getpid())])
+        executor = subprocess.Popen([*command, "--parent-pid", str(os.getpid())])
+        atexit.register(executor.terminate)
 
 
 def node_executor(policy: str) -> None:

@@ -182,7 +182,8 @@ class _Rounds:
         return reports
 
     def _exchange(self, strategy: SchemeStrategy, messages: Sequence[Message]) -> list[Message]:
-        return exchange(self.grid, messages, strategy.settings.run.round_timeout, self.stop)
+        timeout = strategy.settings.run.round_timeout
+        return exchange(self.grid, messages, timeout, self.stop, strategy.enough)
 
     def _append_history(self, round_: int) -> None:
         if self.scores:

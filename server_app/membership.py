@@ -17,7 +17,7 @@ from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.seeding import generator
 from bouquet.core.trees import Tree
 from bouquet.flower import wire
-from bouquet.flower.exchange import DEPLOYED_PAUSE, HALF_SENT, lost, pause
+from bouquet.flower.exchange import DEPLOYED_PAUSE, HALF_SENT, lost, nodes, pause, pull, push
 from bouquet.flower.private import log
 from bouquet.server_app.replies import Facts, Refused, read_introduction
 from bouquet.settings import Settings
@@ -154,10 +154,10 @@ class Roster:
         limit, least = time.monotonic() + PATIENCE, settings.run.min_clients if deployed else 1
         self.left_out = {}
         while True:
-            online = set(grid.get_node_ids())
-            self._ask(grid, settings, state_dir, online)
+            online = nodes(grid, stop)
+            self._ask(grid, settings, state_dir, online, stop)
             node_of = {one: node for node, one in self.asked.items()}
-            for reply in list(grid.pull_messages(set(node_of))) if node_of else []:
+            for reply in pull(grid, set(node_of), stop) if node_of else []:
                 node = node_of[reply.metadata.reply_to_message_id]
                 del self.asked[node]
                 if lost(reply):  # if it comes back, it is asked again
@@ -191,14 +191,22 @@ class Roster:
                 f"{PATIENCE:.0f} seconds."
             )
 
-    def _ask(self, grid: Grid, settings: Settings, state_dir: str, online: set[int]) -> None:
+    def _ask(
+        self,
+        grid: Grid,
+        settings: Settings,
+        state_dir: str,
+        online: set[int],
+        stop: threading.Event,
+    ) -> None:
         """Ask the nodes that are new; a node that left before it answered is forgotten."""
         self.asked = {node: one for node, one in self.asked.items() if node in online}
         self.left_out = {node: why for node, why in self.left_out.items() if node in online}
         fresh = sorted(online - self.nodes - self.asked.keys() - self.left_out.keys())
         note = ConfigRecord({"state-dir": state_dir})
         asks = [message(settings, node, MessageType.QUERY, 0, {}, note) for node in fresh]
-        self.asked |= zip(fresh, grid.push_messages(asks) if asks else (), strict=True)
+        sent = zip(fresh, push(grid, asks, stop) if asks else (), strict=True)
+        self.asked |= {node: one for node, one in sent if one is not None}
 
     def _welcome(self, reply: Message, node: int, online: set[int]) -> int:
         """Take in a node; returns how many nodes it says there are."""

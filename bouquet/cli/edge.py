@@ -30,6 +30,12 @@ def superlink(
     ] = None,
     fleet: Annotated[str, typer.Option(help="Where nodes connect.")] = "0.0.0.0:9092",
     control: Annotated[str, typer.Option(help="Where runs are started.")] = "127.0.0.1:8000",
+    in_memory: Annotated[
+        bool,
+        typer.Option(
+            "--in-memory", help="No database: more nodes, but keys are registered at every start."
+        ),
+    ] = False,
 ) -> None:
     """The server's half of a deployment: certificates the first time, then flower-superlink.
 
@@ -42,7 +48,7 @@ def superlink(
     """
     from bouquet.core.errors import BadInput
     from bouquet.deploy.certificates import make_certificates
-    from bouquet.deploy.commands import environment, link_command
+    from bouquet.deploy.commands import link_command, link_environment
 
     place = folder.absolute()
     if (place / "ca.pem").exists():
@@ -58,7 +64,7 @@ def superlink(
     connection = f'address = "{control}"\nroot-certificates = "{place / "ca.pem"}"\n'
     text = f'[superlink]\ndefault = "bouquet"\n\n[superlink.bouquet]\n{connection}'
     (home / "config.toml").write_text(text, "utf-8")
-    _become(link_command(place, fleet, control), environment(home))
+    _become(link_command(place, fleet, control, in_memory), link_environment(home))
 
 
 @node_app.callback()

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bouquet.deploy.preload import LIBRARIES, install
+from bouquet.deploy.preload import LIBRARIES
 
 HOST = "127.0.0.1"
 
@@ -71,14 +71,35 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
+def link_environment(home: Path) -> dict[str, str]:
+    """The same for a SuperLink, whose command is ours."""
+    return _with_own(home, "flower-superlink", "bouquet.deploy.link")
+
+
 def node_environment(home: Path) -> dict[str, str]:
     """The same for a node, whose processes have imported what training needs when they start."""
-    words = environment(home)
-    own = install(home / "bin", LIBRARIES)
-    return words | {"PATH": f"{own}{os.pathsep}{words['PATH']}"}
+    return _with_own(home, "flower-superexec", "bouquet.deploy.preload", list(LIBRARIES))
 
 
-def link_command(folder: Path, fleet: str, control: str) -> list[str]:
+def _with_own(home: Path, command: str, module: str, *words: object) -> dict[str, str]:
+    """An environment where a command of Flower's is a module's ``main``; it is written there."""
+    folder = home / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / command
+    # A fork reads this file too, without doing what it says.
+    file.write_text(
+        f"#!{sys.executable}\n"
+        'if __name__ == "__main__":\n'
+        f"    from {module} import main\n\n"
+        f"    main({', '.join(map(repr, words))})\n",
+        "utf-8",
+    )
+    file.chmod(0o700)
+    found = environment(home)
+    return found | {"PATH": f"{folder}{os.pathsep}{found['PATH']}"}
+
+
+def link_command(folder: Path, fleet: str, control: str, in_memory: bool = False) -> list[str]:
     """How to start a SuperLink.
 
     Parameters
@@ -87,10 +108,13 @@ def link_command(folder: Path, fleet: str, control: str) -> list[str]:
         With its certificates, and for its database.
     fleet, control : str
         Addresses for nodes, and for those who start runs.
+    in_memory : bool
+        Whether it forgets all when it ends, for a third of the work.
     """
     host, _, port = control.rpartition(":")
     command = ["flower-superlink", "--host", host, "--port", port, "--fleet-api-address", fleet]
-    command += ["--enable-supernode-auth", "--database", str(folder / "superlink.db")]
+    command += ["--enable-supernode-auth"]
+    command += [] if in_memory else ["--database", str(folder / "superlink.db")]
     command += ["--ssl-ca-certfile", str(folder / "ca.pem")]
     command += ["--ssl-certfile", str(folder / "server.pem")]
     return [*command, "--ssl-keyfile", str(folder / "server.key")]

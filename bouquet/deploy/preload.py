@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from logging import WARNING
 from multiprocessing import forkserver
-from pathlib import Path
 
 from bouquet.flower.private import ExecutionSpec, LaunchResult, SubprocessExecutor, log
 
@@ -61,22 +60,6 @@ def _work(words: Sequence[str]) -> None:
 
     sys.argv = ["flwr-clientapp", *words]
     flwr_clientapp()
-
-
-def install(folder: Path, modules: Sequence[str]) -> Path:
-    """Write a ``flower-superexec`` that is ours; returns the folder to put first on PATH."""
-    folder.mkdir(parents=True, exist_ok=True)
-    command = folder / "flower-superexec"
-    # A fork reads this file too, without doing what it says.
-    command.write_text(
-        f"#!{sys.executable}\n"
-        'if __name__ == "__main__":\n'
-        "    from bouquet.deploy.preload import main\n\n"
-        f"    main({list(modules)!r})\n",
-        "utf-8",
-    )
-    command.chmod(0o700)
-    return folder
 
 
 def main(modules: Sequence[str]) -> None:

@@ -22,8 +22,8 @@ from bouquet.deploy.certificates import make_certificates, make_node_key
 from bouquet.deploy.commands import (
     HOST,
     Host,
-    environment,
     link_command,
+    link_environment,
     node_command,
     node_environment,
 )
@@ -53,10 +53,13 @@ class Deployment:
         A folder that only its owner can read: keys, certificates, the SuperLink's database.
     logs : Path
         What every process says, a file each.
+    in_memory : bool
+        Whether the SuperLink has no database.
     """
 
     private: Path
     logs: Path
+    in_memory: bool = False
     fleet: str = ""
     control: str = ""
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
@@ -66,8 +69,8 @@ class Deployment:
         if not (self.private / "ca.pem").exists():
             make_certificates(self.private, [HOST, "localhost"])
             self.fleet, self.control = f"{HOST}:{free_port()}", f"{HOST}:{free_port()}"
-        command = link_command(self.private, self.fleet, self.control)
-        self.launch("superlink", command, environment(self.private / "superlink"))
+        command = link_command(self.private, self.fleet, self.control, self.in_memory)
+        self.launch("superlink", command, link_environment(self.private / "superlink"))
         for address in (self.fleet, self.control):
             self._wait_for(address)
 

@@ -11,12 +11,15 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.cli.build import build_fab_from_disk, build_fab_from_files
+    from flwr.client.grpc_rere_client.connection import grpc_request_response
     from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
     from flwr.common.logger import log
     from flwr.common.serde import fab_to_proto, user_config_to_proto
@@ -25,11 +28,19 @@ if TYPE_CHECKING:
     from flwr.supercore.cli import flower_superexec
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.fab import Fab
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+    from flwr.supercore.inflatable.inflatable_utils import (
+        ObjectPushError,
+        pull_and_inflate_object_from_tree,
+        push_objects,
+    )
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supercore.retry import make_simple_grpc_retry_invoker
     from flwr.supercore.run import Run
     from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
     from flwr.supercore.task_identity import TaskIdentity
+    from flwr.superlink.cli import flower_superlink
     from flwr.superlink.grid import HttpGrid
     from flwr.supernode.cli import flwr_clientapp
 
@@ -42,6 +53,7 @@ __all__ = [
     "HttpGrid",
     "LaunchResult",
     "ListRunsRequest",
+    "ObjectPushError",
     "RegisterNodeRequest",
     "Run",
     "RuntimeVersionHttpInterceptor",
@@ -52,9 +64,16 @@ __all__ = [
     "build_fab_from_files",
     "fab_to_proto",
     "flower_superexec",
+    "flower_superlink",
     "flwr_clientapp",
+    "get_all_nested_objects",
+    "get_object_tree",
+    "grpc_request_response",
     "log",
+    "make_simple_grpc_retry_invoker",
     "public_key_to_bytes",
+    "pull_and_inflate_object_from_tree",
+    "push_objects",
     "user_config_to_proto",
 ]
 
@@ -62,6 +81,9 @@ SEEN_IN = "1.39"
 # What a SuperNode writes to its log once it is let in. No command and no exit code tells: without
 # it `bouquet deploy` could not say which node was refused.
 ADMITTED = "SuperNode ID"
+# Seconds between two searches of a SuperLink for apps that no longer say they are alive; Flower
+# gives them up after minutes.
+TIDY_EVERY = 1.0
 # Where each name is, and why nothing public will do.
 NAMES = {
     "log": ("flwr.common.logger", "our lines stand among Flower's, in its form"),
@@ -88,10 +110,27 @@ NAMES = {
         "a key as a SuperLink wants it registered",
     ),
     "flower_superexec": ("flwr.supercore.cli", "the command that starts a process a message"),
+    "flower_superlink": ("flwr.superlink.cli", "the command a SuperLink is, to start it calmer"),
     "ExecutionSpec": ("flwr.supercore.superexec.executor", "what an executor is to start"),
     "LaunchResult": ("flwr.supercore.superexec.executor", "what it answers"),
     "SubprocessExecutor": ("flwr.supercore.superexec.executor", "the executor ours stands for"),
     "flwr_clientapp": ("flwr.supernode.cli", "what the process of a message does"),
+    "grpc_request_response": (
+        "flwr.client.grpc_rere_client.connection",
+        "a node without a process of its own, to measure a SuperLink with many",
+    ),
+    "make_simple_grpc_retry_invoker": ("flwr.supercore.retry", "the same"),
+    "get_object_tree": ("flwr.supercore.inflatable.inflatable_object", "its replies"),
+    "get_all_nested_objects": ("flwr.supercore.inflatable.inflatable_object", "the same"),
+    "push_objects": ("flwr.supercore.inflatable.inflatable_utils", "the same"),
+    "ObjectPushError": (
+        "flwr.supercore.inflatable.inflatable_utils",
+        "what a SuperLink under load fails with, though it may work the next time",
+    ),
+    "pull_and_inflate_object_from_tree": (
+        "flwr.supercore.inflatable.inflatable_utils",
+        "the messages it gets",
+    ),
 }
 
 
@@ -109,10 +148,49 @@ def is_deployed(grid: "Grid") -> bool:
     return home in sys.modules and isinstance(grid, sys.modules[home].HttpGrid)
 
 
+def is_transient(error: Exception) -> bool:
+    """Whether a SuperLink that failed may do what it is asked when it is asked again."""
+    import httpx
+
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR
+    push_error = import_module(NAMES["ObjectPushError"][0]).ObjectPushError
+    return isinstance(error, (httpx.TransportError, push_error))
+
+
 def replace_executor(executor: object) -> None:
     """Have ``flower-superexec`` start processes with an executor of ours: it has no option."""
     superexec = import_module("flwr.supercore.superexec.run_superexec")
     vars(superexec)["get_executor"] = lambda *words, **options: executor
+
+
+def calm_database() -> None:
+    """Have a SuperLink's SQLite database used by one thread at a time, and tidied once a second.
+
+    Flower's threads each wait for the lock of the database's file, which nobody hands over: under
+    load some wait for longer than SQLite does, and the request fails with "database is locked".
+    And every look at how a run goes on, of which each request has one, is a search for runs whose
+    app is dead, with two statements that write.
+    """
+    mixin = import_module("flwr.supercore.sql_mixin").SqlMixin
+    state = import_module("flwr.supercore.corestate.sql_corestate").SqlCoreState
+    lock, session, tidy = threading.RLock(), mixin.session, state._cleanup_expired_task_tokens
+    if session.__module__ == __name__:
+        return
+    last = 0.0
+
+    @contextmanager
+    def one_at_a_time(self: Any) -> Iterator[Any]:
+        with lock, session(self) as found:
+            yield found
+
+    def now_and_then(self: Any) -> None:
+        nonlocal last
+        if time.monotonic() - last > TIDY_EVERY:
+            last = time.monotonic()
+            tidy(self)
+
+    mixin.session, state._cleanup_expired_task_tokens = one_at_a_time, now_and_then
 
 
 def hand_over_at_once(arrived: threading.Event) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +33,7 @@ from bouquet.flower.private import (
     HttpGrid,
     LaunchResult,
     ListRunsRequest,
+    ObjectPushError,
     RegisterNodeRequest,
     Run,
     RuntimeVersionHttpInterceptor,
@@ -40,15 +42,24 @@ from bouquet.flower.private import (
     TaskIdentity,
     build_fab_from_disk,
     build_fab_from_files,
+    calm_database,
     end_busy_workers,
     fab_to_proto,
     flower_superexec,
+    flower_superlink,
     flwr_clientapp,
+    get_all_nested_objects,
+    get_object_tree,
     give_id,
+    grpc_request_response,
     hand_over_at_once,
     is_deployed,
+    is_transient,
     log,
+    make_simple_grpc_retry_invoker,
     public_key_to_bytes,
+    pull_and_inflate_object_from_tree,
+    push_objects,
     replace_executor,
     user_config_to_proto,
 )
@@ -135,6 +146,56 @@ def test_a_simulation_does_not_import_what_only_a_deployment_needs() -> None:
         "assert not is_deployed(object()); assert 'flwr.superlink.grid' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_is_transient() -> None:
+    assert is_transient(ObjectPushError("an object", 1, "a session"))
+    assert not is_transient(ValueError("a mistake of ours"))
+
+
+def test_calm_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread is in the database at a time, also with sessions in sessions."""
+    mixin = import_module("flwr.supercore.sql_mixin").SqlMixin
+    state = import_module("flwr.supercore.corestate.sql_corestate").SqlCoreState
+    monkeypatch.setattr(mixin, "session", mixin.session)
+    tidied: list[object] = []
+    monkeypatch.setattr(state, "_cleanup_expired_task_tokens", tidied.append)
+    monkeypatch.setattr(flower_private, "TIDY_EVERY", 3600.0)
+    calm_database()
+    calm_database()  # once is enough
+    store = import_module("flwr.supercore.object_store.sql_object_store").SqlObjectStore(":memory:")
+    store.initialize()
+    inside, most = threading.Semaphore(0), []
+
+    def use(number: int) -> None:
+        with store.session(), store.session():
+            inside.release()
+            most.append(inside._value)
+            time.sleep(0.01)
+            inside.acquire()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(use, range(8)))
+    assert most == [1] * 8
+    for one in range(3):
+        state._cleanup_expired_task_tokens(one)
+    assert tidied == [0]
+
+
+def test_what_a_light_node_needs() -> None:
+    """A benchmark's nodes speak the Fleet API without a process each."""
+    assert words_of(grpc_request_response) >= {
+        "server_address",
+        "insecure",
+        "retry_invoker",
+        "root_certificates",
+        "authentication_keys",
+    }
+    assert not words_of(make_simple_grpc_retry_invoker)
+    assert words_of(push_objects) >= {"objects", "push_object_fn", "object_ids_to_push"}
+    assert words_of(pull_and_inflate_object_from_tree) >= {"object_tree", "return_type"}
+    assert len(words_of(get_object_tree)) == len(words_of(get_all_nested_objects)) == 1
+    assert not words_of(flower_superlink)
 
 
 def test_hand_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
     python benchmarks/fleet.py [--in-memory] [NODES]...
 
 Nodes are light: threads of one process that speak the Fleet API as SuperNodes do, with TLS and
-keys, and answer what one real client answered, a little changed. So the machine carries a thousand of
+keys, and answer what one real client answered, a little changed: so the machine carries many of
 them. CPU seconds are told, not seconds: they hold while others use the machine, too.
 """
 

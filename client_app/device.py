@@ -8,6 +8,8 @@ from bouquet.core.errors import BadInput
 from bouquet.imports import named_paths
 from bouquet.storage.files import file_name
 
+RECOVERIES = ("refuse", "previous")
+
 
 @dataclass(frozen=True)
 class Device:
@@ -28,6 +30,9 @@ class Device:
         The device its owner lets it compute on, as the key ``device`` names it; empty for any.
     weights : str
         Its own copy of the file ``model.weights``; empty where it has none.
+    state_recovery : str
+        What to do where a client's newest state is damaged: ``refuse``, or go on from the
+        ``previous`` one.
     """
 
     clients: tuple[str, ...]
@@ -36,6 +41,7 @@ class Device:
     allowed: tuple[str, ...] = ()
     computes_on: str = ""
     weights: str = ""
+    state_recovery: str = "refuse"
 
     def chosen(self, wished: str) -> str:
         """Where it computes: as its owner says, else as it finds best unless asked for the CPU."""
@@ -99,4 +105,11 @@ def device(node_config: Mapping[str, object]) -> Device | None:
         tuple(one for one in allowed if one),
         str(node_config.get("device", "")),
         str(node_config.get("model.weights", "")),
+        _recovery(str(node_config.get("state-recovery", "refuse"))),
     )
+
+
+def _recovery(word: str) -> str:
+    if word not in RECOVERIES:
+        raise BadInput(f"state-recovery must be {' or '.join(RECOVERIES)}, not {word!r}.")
+    return word

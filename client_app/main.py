@@ -152,7 +152,8 @@ def own_store(order: Order, own: Device) -> Store:
     """A device's store: in its own folder, whatever the server says; only the name is the run's."""
     states = own.states(order.state_dir)
     sweep(states, own.predictors, own.predictors.with_name("outcomes"))
-    return DeviceStore(states, own.runs, keep=order.settings.run.personal_from == "keep")
+    keep = order.settings.run.personal_from == "keep"
+    return DeviceStore(states, own.runs, keep, recover=own.state_recovery == "previous")
 
 
 def _place(order: Order, context: Context, what: str) -> Path | None:

@@ -94,6 +94,13 @@ def node(
     weights: Annotated[
         str, typer.Option(help="Its copy of a run's model.weights.", metavar="FILE")
     ] = "",
+    state_recovery: Annotated[
+        str,
+        typer.Option(
+            help="Where a client's newest state is damaged: stop, or repeat rounds from the last.",
+            metavar="refuse|previous",
+        ),
+    ] = "refuse",
     port: Annotated[int, typer.Option(help="A free port of this machine.")] = 9094,
 ) -> None:
     r"""A device: its half of a deployment, what it stores, its personal model.
@@ -121,10 +128,21 @@ def node(
     for name, file in (("--ca", ca), ("--key", key)):
         if not file.exists():
             raise BadInput(f"{name}: {file} is not there.")
-    found = device_of({"client-id": client_id, "state-dir": str(state_dir)})
+    found = device_of(
+        {"client-id": client_id, "state-dir": str(state_dir), "state-recovery": state_recovery}
+    )
     assert found is not None  # it has a client-id
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    host = Host("node", found.clients, state_dir, data_path, tuple(allow or ()), device, weights)
+    host = Host(
+        "node",
+        found.clients,
+        state_dir,
+        data_path,
+        tuple(allow or ()),
+        device,
+        weights,
+        "" if state_recovery == "refuse" else state_recovery,
+    )
     home = state_dir.absolute() / "flower"
     command = node_command(host, superlink, ca.absolute(), key.absolute(), port)
     _become(command, node_environment(home))

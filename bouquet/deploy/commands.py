@@ -31,6 +31,8 @@ class Host:
         The device it may compute on; empty for any.
     weights : str
         Its copy of the file that models' weights start from; empty where it has none.
+    state_recovery : str
+        What it does where a client's newest state is damaged; empty for refusing.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Host:
     allowed: tuple[str, ...] = ()
     computes_on: str = ""
     weights: str = ""
+    state_recovery: str = ""
 
     @property
     def node_config(self) -> str:
@@ -51,6 +54,7 @@ class Host:
             "allow": ",".join(self.allowed),
             "device": self.computes_on,
             "model.weights": self.weights and os.path.abspath(self.weights),
+            "state-recovery": self.state_recovery,
         }
         return " ".join(f"{name}={json.dumps(word)}" for name, word in words.items() if word)
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from logging import WARNING
+from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -153,6 +153,7 @@ class Roster:
         """
         limit, least = time.monotonic() + PATIENCE, settings.run.min_clients if deployed else 1
         self.left_out = {}
+        told: tuple[int, int] | None = None
         while True:
             online = nodes(grid, stop)
             self._ask(grid, settings, state_dir, online, stop)
@@ -172,6 +173,9 @@ class Roster:
                     log(WARNING, "Node %s is left out: %s", node, error)
             if self._enough(least) and (deployed or not self.asked):
                 return
+            if deployed and (len(self.clients), least) != told:
+                told = (len(self.clients), least)
+                log(INFO, "Waiting for clients: %s of %s are there.", *told)
             self._give_up(online, time.monotonic() > limit, deployed)
             pause(DEPLOYED_PAUSE if deployed else 0.005, stop)
 

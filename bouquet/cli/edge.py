@@ -121,6 +121,7 @@ def node(
 
     from bouquet.client_app.device import device as device_of
     from bouquet.core.errors import BadInput
+    from bouquet.deploy.clock import check_clock
     from bouquet.deploy.commands import Host, node_command, node_environment
 
     if not superlink or ca is None or key is None or not client_id or state_dir is None:
@@ -144,6 +145,7 @@ def node(
         "" if state_recovery == "refuse" else state_recovery,
     )
     home = state_dir.absolute() / "flower"
+    check_clock(superlink, ca, key)
     command = node_command(host, superlink, ca.absolute(), key.absolute(), port)
     _become(command, node_environment(home))
 

@@ -42,6 +42,8 @@ from bouquet.flower.private import (
 )
 from bouquet.settings import Settings
 
+LINK_ENDED = "the SuperLink ended with"
+
 
 @dataclass
 class Deployment:
@@ -74,6 +76,12 @@ class Deployment:
         for address in (self.fleet, self.control):
             self._wait_for(address)
 
+    def revive_link(self) -> None:
+        """Start the SuperLink again if it has ended; its database has who was let in."""
+        if self.processes["superlink"].poll() is not None:
+            end_strays(self.private / "superlink")
+            self.start_link()
+
     def start_node(self, host: Host) -> None:
         """Start a node, with a key that the SuperLink is told of the first time."""
         host.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -104,9 +112,14 @@ class Deployment:
         """How a run ended: empty for well, else why not; None if it goes on."""
         link = self.processes["superlink"]
         if link.poll() is not None:
-            return f"the SuperLink ended with {link.returncode}"
-        with self._client() as client:
-            status = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+            return f"{LINK_ENDED} {link.returncode}"
+        try:
+            with self._client() as client:
+                status = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        except RunFailed:
+            if link.poll() is None:
+                raise
+            return f"{LINK_ENDED} {link.returncode}"  # while it was asked
         if status.status != "finished":
             return None
         return "" if status.sub_status == "completed" else status.details or status.sub_status

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from flwr.app import Message
     from flwr.cli.build import build_fab_from_disk, build_fab_from_files
     from flwr.client.grpc_rere_client.connection import grpc_request_response
-    from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+    from flwr.common.constant import (
+        PUBLIC_KEY_HEADER,
+        SIGNATURE_HEADER,
+        SUPERLINK_NODE_ID,
+        TIMESTAMP_HEADER,
+        ErrorCode,
+    )
     from flwr.common.logger import log
     from flwr.common.serde import fab_to_proto, user_config_to_proto
     from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
         push_objects,
     )
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
     from flwr.supercore.retry import make_simple_grpc_retry_invoker
     from flwr.supercore.run import Run
     from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
@@ -45,7 +51,10 @@ if TYPE_CHECKING:
     from flwr.supernode.cli import flwr_clientapp
 
 __all__ = [
+    "PUBLIC_KEY_HEADER",
+    "SIGNATURE_HEADER",
     "SUPERLINK_NODE_ID",
+    "TIMESTAMP_HEADER",
     "ControlHttpClient",
     "ErrorCode",
     "ExecutionSpec",
@@ -74,6 +83,7 @@ __all__ = [
     "public_key_to_bytes",
     "pull_and_inflate_object_from_tree",
     "push_objects",
+    "sign_message",
     "user_config_to_proto",
 ]
 
@@ -108,6 +118,11 @@ NAMES = {
     "public_key_to_bytes": (
         "flwr.supercore.primitives.asymmetric",
         "a key as a SuperLink wants it registered",
+    ),
+    "sign_message": ("flwr.supercore.primitives.asymmetric", "ask if a node's clock is right"),
+    **dict.fromkeys(
+        ("PUBLIC_KEY_HEADER", "SIGNATURE_HEADER", "TIMESTAMP_HEADER"),
+        ("flwr.common.constant", "the same"),
     ),
     "flower_superexec": ("flwr.supercore.cli", "the command that starts a process a message"),
     "flower_superlink": ("flwr.superlink.cli", "the command a SuperLink is, to start it calmer"),

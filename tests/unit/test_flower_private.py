@@ -16,16 +16,21 @@ from queue import Queue
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 
+from bouquet.deploy.clock import REFUSAL
 from bouquet.flower import private as flower_private
 from bouquet.flower.inline import InlineGrid
 from bouquet.flower.private import (
     ADMITTED,
     NAMES,
+    PUBLIC_KEY_HEADER,
     SEEN_IN,
+    SIGNATURE_HEADER,
     SUPERLINK_NODE_ID,
+    TIMESTAMP_HEADER,
     ControlHttpClient,
     ErrorCode,
     ExecutionSpec,
@@ -61,6 +66,7 @@ from bouquet.flower.private import (
     pull_and_inflate_object_from_tree,
     push_objects,
     replace_executor,
+    sign_message,
     user_config_to_proto,
 )
 
@@ -180,6 +186,20 @@ def test_calm_database(monkeypatch: pytest.MonkeyPatch) -> None:
     for one in range(3):
         state._cleanup_expired_task_tokens(one)
     assert tidied == [0]
+
+
+def test_how_a_node_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SuperLink that refuses a time says so in these words, before it looks at anything else."""
+    module = import_module("flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor")
+    source = inspect.getsource(module.NodeAuthServerInterceptor.intercept_service)
+    assert f'"{REFUSAL}"' in source
+    assert source.index(REFUSAL) < source.index(
+        "continuation(handler_call_details)\n        return self"
+    )
+    for header in (PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER):
+        assert header.startswith("flwr-")
+    key = ec.generate_private_key(ec.SECP384R1())
+    key.public_key().verify(sign_message(key, b"now"), b"now", ec.ECDSA(hashes.SHA256()))
 
 
 def test_what_a_light_node_needs() -> None:

@@ -74,6 +74,12 @@ class RunConfig:
     stage_keys: str = key("", "keys of single stages as JSON; stage2.lr=0.01 is short for it")
     rounds: int = key(20, "rounds of training", low=1)
     clients_per_round: int = key(0, "clients that train in a round; 0 = all", low=0)
+    over_select: float = key(
+        1.0,
+        "devices: so many times clients-per-round are asked, and the first to answer count",
+        low=1.0,
+        high=10.0,
+    )
     local_steps: int = key(10, "gradient steps a client takes in a round", low=0, high=MOST_STEPS)
     local_epochs: int = key(
         0, "passes over its data instead of local-steps", low=0, high=MOST_STEPS

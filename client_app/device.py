@@ -23,6 +23,7 @@ _QUOTED_PATH = re.compile(rf"(?<=['\"])(?P<path>{_ROOT}[^'\"]*)(?=['\"])")
 _PATH = re.compile(rf"(?<![\w.~\\/-])(?P<path>{_ROOT}[^\s'\",;:()<>]+)")
 # What may follow a folder's name where it is the whole of it.
 _WHOLE = r"(?=[\\/'\"\s,;:.()<>]|$)"
+RECOVERIES = ("refuse", "previous")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,9 @@ class Device:
         Its own copy of the file ``model.weights``; empty where it has none.
     policy : Policy
         Its owner's other rules.
+    state_recovery : str
+        What to do where a client's newest state is damaged: ``refuse``, or go on from the
+        ``previous`` one.
     """
 
     clients: tuple[str, ...]
@@ -55,6 +59,7 @@ class Device:
     computes_on: str = ""
     weights: str = ""
     policy: Policy = field(default_factory=Policy)
+    state_recovery: str = "refuse"
 
     def chosen(self, wished: str) -> str:
         """Where it computes: as its owner says, else as it finds best unless asked for the CPU."""
@@ -171,6 +176,7 @@ def device(node_config: Mapping[str, object]) -> Device | None:
         str(node_config.get("device", "")),
         str(node_config.get("model.weights", "")),
         read_policy(str(node_config.get("policy", ""))),
+        _recovery(str(node_config.get("state-recovery", "refuse"))),
     )
 
 
@@ -183,3 +189,9 @@ def _paths_of_stages(values: Mapping[str, object]) -> list[tuple[str, str]]:
         own |= dict(json.loads(str(values.get("stage-keys") or "{}")))
     said = [(name, str(value)) for name, value in own.items()]
     return [(name, path) for name, path in said if name.partition(".")[2] in KEYS and is_path(path)]
+
+
+def _recovery(word: str) -> str:
+    if word not in RECOVERIES:
+        raise BadInput(f"state-recovery must be {' or '.join(RECOVERIES)}, not {word!r}.")
+    return word

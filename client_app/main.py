@@ -231,7 +231,8 @@ def own_store(order: Order, own: Device) -> Store:
     own.keep_private(order.state_dir)
     states = own.states(order.state_dir)
     sweep(states, own.predictors, own.outcomes)
-    return DeviceStore(states, own.runs, keep=order.settings.run.personal_from == "keep")
+    keep = order.settings.run.personal_from == "keep"
+    return DeviceStore(states, own.runs, keep, recover=own.state_recovery == "previous")
 
 
 def _place(order: Order, context: Context, what: str) -> Path | None:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from logging import WARNING
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,16 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from bouquet.core.privacy import private_folder
 from bouquet.core.trees import Tree
 from bouquet.flower import wire
-from bouquet.storage.files import check_kind, file_name, seal, settle, unseal, write_aside
+from bouquet.flower.private import log
+from bouquet.storage.files import (
+    Damaged,
+    check_kind,
+    file_name,
+    seal,
+    settle,
+    unseal,
+    write_aside,
+)
 from bouquet.storage.state import BadState, Identity, PersonalState
 
 FORMAT = "bouquet-personal-1"
@@ -125,10 +135,13 @@ class DiskStore:
     ----------
     folder : Path
         Where the files are; made when the first one is.
+    recover : bool
+        Whether a client whose newest file is damaged goes on from the older one. The damaged one
+        is kept under another name.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, recover: bool = False) -> None:
+        self._folder, self._recover = folder, recover
         # The round of each client's newest file, where this object read or wrote it:
         # a file is read and verified once, not again before it is replaced.
         self._rounds: dict[str, int] = {}
@@ -172,6 +185,8 @@ class DiskStore:
 
     def _generations(self, wanted: Identity) -> Iterator[PersonalState]:
         newest, previous = self._paths(wanted.client)
+        if self._recover and newest.exists() and previous.exists():
+            _set_aside_if_damaged(newest, previous)
         for path in (newest, previous):
             if path.exists():
                 state = read_state(path)
@@ -197,10 +212,13 @@ class DeviceStore:
     keep : bool
         Whether a client without state in this run goes on from what it has of the last run
         of the same scheme.
+    recover : bool
+        As :class:`DiskStore`'s.
     """
 
-    def __init__(self, folder: Path, runs: Path, keep: bool) -> None:
-        self._store, self._folder, self._runs, self._keep = DiskStore(folder), folder, runs, keep
+    def __init__(self, folder: Path, runs: Path, keep: bool, recover: bool = False) -> None:
+        self._store, self._folder = DiskStore(folder, recover), folder
+        self._runs, self._keep = runs, keep
 
     def load(self, wanted: Identity, before: int) -> PersonalState | None:
         """See :class:`Store`."""
@@ -251,6 +269,25 @@ class Mirrored:
         """See :class:`Store`."""
         self._durable.save(*states)
         self._fast.save(*states)
+
+
+def _set_aside_if_damaged(newest: Path, previous: Path) -> None:
+    """Rename a damaged file, so that the older one is the newest; unless that is no better."""
+    try:
+        unseal(newest, FORMAT)
+    except Damaged:
+        older = read_state(previous)
+        aside = newest.with_name(f"{newest.name}.damaged")
+        os.replace(newest, aside)
+        log(
+            WARNING,
+            "%s is damaged and now called %s: client %s goes on from what it had after round %s, "
+            "and repeats the rounds since then.",
+            newest,
+            aside.name,
+            older.identity.client,
+            older.round,
+        )
 
 
 def read_state(path: Path) -> PersonalState:

@@ -193,8 +193,9 @@ class _Rounds:
         return reports
 
     def _exchange(self, strategy: SchemeStrategy, messages: Sequence[Message]) -> list[Message]:
+        timeout = strategy.settings.run.round_timeout
         with fetching_at_most(self.grid, strategy.most_due):
-            return exchange(self.grid, messages, strategy.settings.run.round_timeout, self.stop)
+            return exchange(self.grid, messages, timeout, self.stop, strategy.enough)
 
     def _append_history(self, round_: int) -> None:
         if self.scores:

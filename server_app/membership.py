@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from logging import WARNING
+from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -19,8 +19,16 @@ from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.seeding import generator
 from bouquet.core.trees import Tree
 from bouquet.flower import wire
-from bouquet.flower.exchange import DEPLOYED_PAUSE, HALF_SENT, lost, pause
-from bouquet.flower.private import fetching_at_most, log, nodes_of
+from bouquet.flower.exchange import (
+    DEPLOYED_PAUSE,
+    HALF_SENT,
+    lost,
+    named_nodes,
+    pause,
+    pull,
+    push,
+)
+from bouquet.flower.private import fetching_at_most, log
 from bouquet.server_app.replies import (
     LARGEST_INTRODUCTION,
     MOST_EXAMPLES,
@@ -194,17 +202,18 @@ class Roster:
         again = time.monotonic() + ASK_AGAIN
         most = settings.run.max_examples if deployed else MOST_EXAMPLES
         self.left_out = {}
+        told: tuple[int, int] | None = None
         while True:
             if deployed and time.monotonic() > again:
                 self.left_out, again = {}, time.monotonic() + ASK_AGAIN
-            names = nodes_of(grid)
+            names = named_nodes(grid, stop)
             online = set(names)
             self.bound |= {
                 n: set(clients_of(name)) for n, name in names.items() if clients_of(name)
             }
-            self._ask(grid, settings, state_dir, online)
+            self._ask(grid, settings, state_dir, online, stop)
             node_of = {one: node for node, one in self.asked.items()}
-            for reply in self._pulled(grid, set(node_of)):
+            for reply in self._pulled(grid, set(node_of), stop):
                 node = node_of[reply.metadata.reply_to_message_id]
                 del self.asked[node]
                 if lost(reply):  # if it comes back, it is asked again
@@ -222,15 +231,18 @@ class Roster:
                 self.begun = True
                 self._voices.clear()
                 return
+            if deployed and (len(self.clients), least) != told:
+                told = (len(self.clients), least)
+                log(INFO, "Waiting for clients: %s of %s are there.", *told)
             if deployed:
                 self._give_up_devices(online, least)
             else:
                 self._give_up(time.monotonic() > limit)
             pause(DEPLOYED_PAUSE if deployed else 0.005, stop)
 
-    def _pulled(self, grid: Grid, asked: set[str]) -> list[Message]:
+    def _pulled(self, grid: Grid, asked: set[str], stop: threading.Event) -> list[Message]:
         with fetching_at_most(grid, LARGEST_INTRODUCTION):
-            return list(grid.pull_messages(asked)) if asked else []
+            return pull(grid, asked, stop) if asked else []
 
     def _enough(self, least: int) -> bool:
         answered = len(self.nodes | self.left_out.keys())
@@ -264,14 +276,22 @@ class Roster:
                 f"{PATIENCE:.0f} seconds."
             )
 
-    def _ask(self, grid: Grid, settings: Settings, state_dir: str, online: set[int]) -> None:
+    def _ask(
+        self,
+        grid: Grid,
+        settings: Settings,
+        state_dir: str,
+        online: set[int],
+        stop: threading.Event,
+    ) -> None:
         """Ask the nodes that are new; a node that left before it answered is forgotten."""
         self.asked = {node: one for node, one in self.asked.items() if node in online}
         self.left_out = {node: why for node, why in self.left_out.items() if node in online}
         fresh = sorted(online - self.nodes - self.asked.keys() - self.left_out.keys())
         note = ConfigRecord({"state-dir": state_dir, **self.marked})
         asks = [message(settings, node, MessageType.QUERY, 0, {}, note) for node in fresh]
-        self.asked |= zip(fresh, grid.push_messages(asks) if asks else (), strict=True)
+        sent = zip(fresh, push(grid, asks, stop) if asks else (), strict=True)
+        self.asked |= {node: one for node, one in sent if one is not None}
 
     def _check_claims(self, node: int, found: Introduction) -> None:
         """Refuse a node that says it hosts another's client, whether the other is there or not.

@@ -35,6 +35,7 @@ from bouquet.storage.runfolder import new_name
 _ELSEWHERE = {
     "rounds": "strategy.start(num_rounds=...)",
     "round-timeout": "strategy.start(timeout=...)",
+    "over-select": "bouquet deploy",
     "dtype": "the type of initial_arrays",
     **dict.fromkeys(("store", "state-dir"), "state-dir in the node config"),
     "data": "client_app",
@@ -127,7 +128,7 @@ class PersonalizedStrategy(Strategy):
         arrays, metrics = self._begun.aggregate_train(server_round, replies)
         if self._roster.facts and self._roster.facts.buffers:
             task, shared = self._begun.task, self._begun.shared
-            arrays = wire.pack(as_state(task.constants | shared, self._initial))
+            arrays = wire.named(as_state(task.constants | shared, self._initial))
         self._events.append(event_of(self._begun.stage.name, server_round, self.report))
         self._stop_if_diverged(self.report, None)
         return arrays, metrics

@@ -25,7 +25,7 @@ from bouquet.core.task import Task
 from bouquet.core.trees import Tree, fingerprint, flatten, is_finite, norm, plain
 from bouquet.flower import wire
 from bouquet.flower.exchange import lost
-from bouquet.flower.private import log
+from bouquet.flower.private import is_deployed, log
 from bouquet.problem import POOL
 from bouquet.server_app.membership import (
     Client,
@@ -106,6 +106,7 @@ class SchemeStrategy(Strategy):
         self._asked: dict[int, list[Client]] = {}
         self._weights: Mapping[str, float] = {}
         self._kind = ""
+        self._wanted = 0
 
     def payload(self, clients: Sequence[str]) -> Any:
         """What goes to some clients now."""
@@ -153,12 +154,21 @@ class SchemeStrategy(Strategy):
         """
         run = self.settings.run
         self.gather(server_round)
-        chosen = self.roster.sample(run.clients_per_round, run.seed, server_round)
+        wanted = run.clients_per_round
+        # In a simulation nobody is late, and a run must not depend on who answers first.
+        asked = over_selected(wanted, run.over_select) if is_deployed(grid) else wanted
+        chosen = self.roster.sample(asked, run.seed, server_round)
+        self._wanted = wanted if wanted < len(chosen) else 0
         if self.settings.scheme.pooled:
             chosen = [_pool(chosen)]
         elif self._anywhere:
             chosen = self.roster.dealt(chosen)
         return self._messages(MessageType.TRAIN, server_round, chosen, {})
+
+    def enough(self, replies: Sequence[Message]) -> bool:
+        """Whether as many clients have answered as a round wants, of more that were asked."""
+        groups = [self._asked[one.metadata.src_node_id] for one in replies if not one.has_error()]
+        return 0 < self._wanted <= sum(map(len, groups))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -188,7 +198,7 @@ class SchemeStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take in a round's replies, and return what Flower's own loop wants to know."""
         self.take_in(server_round, replies)
-        return wire.pack(self.shared), self._metrics()
+        return wire.named(self.shared), self._metrics()
 
     def take_in(self, server_round: int, replies: Iterable[Message]) -> None:
         """Give the scheme the mean of the valid uploads; without any, nothing changes.
@@ -247,6 +257,7 @@ class SchemeStrategy(Strategy):
         self.report = Report()
         scheme = self.settings.scheme
         self._asked, self._kind = by_node(clients), kind
+        self._wanted = self._wanted if kind == MessageType.TRAIN else 0
         due = {one.id: self._due(one) for group in self._asked.values() for one in group}
         training = kind == MessageType.TRAIN
         self._weights = scheme.weigh(self.server, due) if training else due
@@ -316,8 +327,9 @@ class SchemeStrategy(Strategy):
             report.note(round_, reply, ids)
             if reply.clients:
                 valid.append(reply)
+        late = "no reply in time" if not self._wanted else "no reply before enough others'"
         for asked in silent.values():
-            report.fail(round_, [client.id for client in asked], "no reply in time")
+            report.fail(round_, [client.id for client in asked], late)
         report.sort()
         return valid
 
@@ -362,6 +374,11 @@ class SchemeStrategy(Strategy):
             for name in names
         }
         return MetricRecord({name: sum(one) / len(one) for name, one in columns.items() if one})
+
+
+def over_selected(wanted: int, factor: float) -> int:
+    """How many clients are asked so that enough answer soon; 0 for all."""
+    return math.ceil(round(wanted * factor, 6))
 
 
 def _apart(content: RecordDict, common: Mapping[str, Any]) -> RecordDict:

@@ -12,7 +12,7 @@ from bouquet.core.scheme import Records, Round
 from bouquet.core.task import Task
 from bouquet.core.trees import Tree, extended, toward, without_statistics
 from bouquet.core.wrapper import Wrapper
-from bouquet.flower.wire import pack, unpack
+from bouquet.flower.wire import named, unpack
 
 KINDS = ("mean", "adam", "momentum", "yogi")
 
@@ -88,7 +88,7 @@ def step(
     weights = without_statistics(w)
     # FedAvgM goes by the order of the names.
     trees = (weights, {name: mean[name] for name in weights}, moment1, moment2)
-    new, *moments = flower_step(optimizer, round_, *map(pack, trees))
+    new, *moments = flower_step(optimizer, round_, *map(named, trees))
     stepped = mean | _like(w, unpack(new))
     return stepped, *(_like(w, unpack(moment)) for moment in moments)  # type: ignore[return-value]
 

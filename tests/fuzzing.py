@@ -11,7 +11,7 @@ import math
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, chdir, contextmanager
+from contextlib import AbstractContextManager, chdir, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -158,8 +158,29 @@ def disturb(rng: Random, content: RecordDict) -> None:
             records[name] = pick(rng, [ConfigRecord(), MetricRecord(), ArrayRecord()])
         elif how < 0.1:
             records[str(pick(rng, NAMES))] = pick(rng, [ConfigRecord(), record])
+        elif isinstance(record, ArrayRecord):
+            _disturb_arrays(rng, record)
         else:
             _disturb_record(rng, record)
+
+
+def _disturb_arrays(rng: Random, record: ArrayRecord) -> None:
+    """Change a tensor among those that are packed as one array, or damage the array itself."""
+    inside = _inside(record)
+    if inside and rng.random() < 0.3:
+        key = pick(rng, inside)
+        one = inside[key]
+        inside[key] = Array(one.dtype, one.shape, one.stype, damaged(rng, one.data))
+        return
+    with suppress(Exception):  # it was disturbed before
+        inside.update(_inside(wire.named(wire.unpack(record))))
+        inside.pop("tensors", None)
+    _disturb_record(rng, record)
+    if rng.random() < 0.5:
+        with suppress(Exception):  # bytes that are no array: it stays as it is
+            again = _inside(wire.pack(wire.unpack(record)))
+            inside.clear()
+            inside.update(again)
 
 
 def _disturb_record(rng: Random, record: Any) -> None:

@@ -44,6 +44,12 @@ def superlink(
             show_default=False,
         ),
     ] = "",
+    in_memory: Annotated[
+        bool,
+        typer.Option(
+            "--in-memory", help="No database: more nodes, but keys are registered at every start."
+        ),
+    ] = False,
 ) -> None:
     """The server's half of a deployment: certificates, flower-superlink, and who is let in.
 
@@ -84,7 +90,7 @@ def superlink(
     text = f'[superlink]\ndefault = "bouquet"\n\n[superlink.bouquet]\n{connection}'
     (home / "config.toml").write_text(text, "utf-8")
     hand_over(control_token(place), home, address)
-    _become(link_command(place, listens), link_environment(home, place))
+    _become(link_command(place, listens, in_memory), link_environment(home, place))
 
 
 @superlink_app.command("register")
@@ -225,6 +231,13 @@ def node(
     policy: Annotated[
         str, typer.Option(help="What servers may have it do: its owner's rules.", metavar="FILE")
     ] = "",
+    state_recovery: Annotated[
+        str,
+        typer.Option(
+            help="Where a client's newest state is damaged: stop, or repeat rounds from the last.",
+            metavar="refuse|previous",
+        ),
+    ] = "refuse",
     port: Annotated[int, typer.Option(help="A free port of this machine.")] = 9094,
 ) -> None:
     r"""A device: its half of a deployment, what it stores, its personal model.
@@ -246,6 +259,7 @@ def node(
     from bouquet.client_app.device import device as device_of
     from bouquet.core.errors import BadInput
     from bouquet.core.privacy import keep_to_owner, private_folder
+    from bouquet.deploy.clock import check_clock
     from bouquet.deploy.commands import Host, node_command, node_environment
     from bouquet.deploy.guard import guarded_port
 
@@ -254,13 +268,24 @@ def node(
     for name, file in (("--ca", ca), ("--key", key)):
         if not file.exists():
             raise BadInput(f"{name}: {file} is not there.")
-    found = device_of({"client-id": client_id, "state-dir": str(state_dir), "policy": policy})
+    own = {"policy": policy, "state-recovery": state_recovery}
+    found = device_of({"client-id": client_id, "state-dir": str(state_dir), **own})
     assert found is not None  # it has a client-id
     keep_to_owner()
     private_folder(state_dir)
-    own = (data_path, tuple(allow or ()), device, weights, policy)
-    host = Host("node", found.clients, state_dir, *own)
+    host = Host(
+        "node",
+        found.clients,
+        state_dir,
+        data_path,
+        tuple(allow or ()),
+        device,
+        weights,
+        policy,
+        "" if state_recovery == "refuse" else state_recovery,
+    )
     home = private_folder(state_dir.absolute() / "flower")
+    check_clock(superlink, ca, key)
     guard = guarded_port(home / "port")
     command = node_command(host, superlink, ca.absolute(), key.absolute(), port, guard)
     _become(command, node_environment(home, policy))

@@ -34,6 +34,8 @@ class Host:
         Its copy of the file that models' weights start from; empty where it has none.
     policy : str
         Its owner's other rules; empty for the default ones.
+    state_recovery : str
+        What it does where a client's newest state is damaged; empty for refusing.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Host:
     computes_on: str = ""
     weights: str = ""
     policy: str = ""
+    state_recovery: str = ""
 
     @property
     def node_config(self) -> str:
@@ -56,6 +59,7 @@ class Host:
             "device": self.computes_on,
             "model.weights": self.weights and os.path.abspath(self.weights),
             "policy": self.policy and os.path.abspath(self.policy),
+            "state-recovery": self.state_recovery,
         }
         return " ".join(f"{name}={json.dumps(word)}" for name, word in words.items() if word)
 
@@ -92,7 +96,7 @@ def _with_commands(words: dict[str, str], folder: Path) -> dict[str, str]:
     return words | {"PATH": f"{folder}{os.pathsep}{words['PATH']}"}
 
 
-def link_command(folder: Path, listens: Addresses) -> list[str]:
+def link_command(folder: Path, listens: Addresses, in_memory: bool = False) -> list[str]:
     """How to start a SuperLink.
 
     Parameters
@@ -101,9 +105,12 @@ def link_command(folder: Path, listens: Addresses) -> list[str]:
         With its certificates, for its database and for a secret that is made anew.
     listens : Addresses
         For nodes, and for those who start runs.
+    in_memory : bool
+        Whether it forgets all when it ends, for a third of the work.
     """
     command = ["flower-superlink", *listens.words]
-    command += ["--enable-supernode-auth", "--database", str(folder / "superlink.db")]
+    command += ["--enable-supernode-auth"]
+    command += [] if in_memory else ["--database", str(folder / "superlink.db")]
     return [*command, *guarded_link(folder), *certificate_words(folder)]
 
 

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from bouquet.continuing import disks_of, new_folder, resumed
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.data import load
 from bouquet.deploy.commands import Host
-from bouquet.deploy.superlink import Deployment
+from bouquet.deploy.superlink import LINK_ENDED, Deployment
+from bouquet.flower.private import log
 from bouquet.imports import named_paths
 from bouquet.server_app.assembly import check_deployable
 from bouquet.server_app.main import WRONG_INPUT
@@ -23,6 +25,11 @@ from bouquet.settings import Settings, parse
 from bouquet.storage.events import Observer
 from bouquet.storage.runfolder import RunFolder
 from bouquet.strategies.registry import SCHEMES
+
+# How many times a run is started before its deployment is given up.
+TRIES = 4
+# What is said of a run whose server app, or whose SuperLink, was killed.
+DEATHS = ("No heartbeat received", LINK_ENDED)
 
 
 def hosts_of(settings: Settings, folder: RunFolder, policy: str = "") -> list[Host]:
@@ -95,8 +102,7 @@ def deploy(
             try:
                 deployment.start_link()
                 deployment.admit(hosts)
-                run = deployment.start_run(settings)
-                pass_on_rounds(deployment, run, folder, observe, hosts)
+                supervise(deployment, settings, folder, observe, hosts)
             finally:
                 deployment.stop()
     except BadInput:
@@ -118,6 +124,35 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+class Died(RunFailed):
+    """A run that ended because a process did."""
+
+
+def supervise(
+    deployment: Deployment,
+    settings: Settings,
+    folder: RunFolder,
+    observe: Observer,
+    hosts: Sequence[Host] = (),
+) -> None:
+    """Start a run and pass on its rounds; where its server's half dies, it goes on.
+
+    The SuperLink, or the server app on it, is started again and the run resumed from its last
+    checkpoint, a few times; a run that ends by an error of its own is not tried again.
+    """
+    for left in reversed(range(TRIES)):
+        run = deployment.start_run(settings)
+        try:
+            pass_on_rounds(deployment, run, folder, observe, hosts)
+            return
+        except Died as death:
+            if not left:
+                raise
+            log(WARNING, "%s The run goes on from its last checkpoint.", death)
+            deployment.revive_link()
+            settings = settings.with_run(resume=folder.checkpoint.exists())
 
 
 def pass_on_rounds(
@@ -142,7 +177,8 @@ def pass_on_rounds(
         why = reason.removeprefix("ServerApp failed with exception: ").rstrip(".")
         if WRONG_INPUT in why:
             raise BadInput(f"{why.partition(WRONG_INPUT)[2]}.")
-        raise RunFailed(f"{why}; see {deployment.logs}.")
+        kind = Died if any(one in reason for one in DEATHS) else RunFailed
+        raise kind(f"{why}; see {deployment.logs}.")
 
 
 def read_summary(folder: RunFolder) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 ``install`` writes them into a folder that is first on PATH. They differ from Flower's in this:
 
-- ``flower-superlink`` asks whoever starts runs for the owner's token;
+- ``flower-superlink`` asks whoever starts runs for the owner's token, and uses its database calmly,
+  so that it carries more nodes;
 - ``flower-superlink`` and ``flower-supernode`` start their executor with the secret given;
 - ``flower-superexec`` of a device starts processes that answer with the installed app, of a
   SuperLink such as do not show their token to every user of the machine.
@@ -57,8 +58,9 @@ def supernode() -> None:
 def superlink(token: str) -> None:
     """Run a SuperLink that obeys whoever shows the token, with its executor beside it."""
     from bouquet.deploy.guard import TokenCheck
-    from bouquet.flower.private import flower_superlink, replace_account_check
+    from bouquet.flower.private import calm_database, flower_superlink, replace_account_check
 
+    calm_database()
     replace_account_check(TokenCheck(Path(token).read_text("utf-8").strip()))
     _start_executor(sys.argv)
     flower_superlink()

@@ -39,6 +39,8 @@ from bouquet.flower.private import (
 )
 from bouquet.settings import Settings
 
+LINK_ENDED = "the SuperLink ended with"
+
 
 @dataclass
 class Deployment:
@@ -50,10 +52,13 @@ class Deployment:
         A folder that only its owner can read: keys, certificates, the SuperLink's database.
     logs : Path
         What every process says, a file each.
+    in_memory : bool
+        Whether the SuperLink has no database.
     """
 
     private: Path
     logs: Path
+    in_memory: bool = False
     fleet: str = ""
     control: str = ""
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
@@ -65,11 +70,17 @@ class Deployment:
             here = addresses(f"{HOST}:{free_port()}", port=free_port())
             self.fleet, self.control = here.fleet, here.control
             control_token(self.private)
-        command = link_command(self.private, Addresses(self.fleet, self.control))
+        command = link_command(self.private, Addresses(self.fleet, self.control), self.in_memory)
         home = self.private / "superlink"
         self.launch("superlink", command, link_environment(home, self.private))
         for address in (self.fleet, self.control):
             self._wait_for(address)
+
+    def revive_link(self) -> None:
+        """Start the SuperLink again if it has ended; its database has who was let in."""
+        if self.processes["superlink"].poll() is not None:
+            end_strays(self.private / "superlink")
+            self.start_link()
 
     def start_node(self, host: Host) -> None:
         """Start a node, with a key that the SuperLink is told of the first time."""
@@ -101,9 +112,14 @@ class Deployment:
         """How a run ended: empty for well, else why not; None if it goes on."""
         link = self.processes["superlink"]
         if link.poll() is not None:
-            return f"the SuperLink ended with {link.returncode}"
-        with self.control_api() as client:
-            status = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+            return f"{LINK_ENDED} {link.returncode}"
+        try:
+            with self.control_api() as client:
+                status = client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        except RunFailed:
+            if link.poll() is None:
+                raise
+            return f"{LINK_ENDED} {link.returncode}"  # while it was asked
         if status.status != "finished":
             return None
         return "" if status.sub_status == "completed" else status.details or status.sub_status

@@ -24,10 +24,14 @@ if TYPE_CHECKING:
         AUTHN_TYPE_STORE_KEY,
         REFRESH_TOKEN_STORE_KEY,
     )
+    from flwr.client.grpc_rere_client.connection import grpc_request_response
     from flwr.common.constant import (
         ACCESS_TOKEN_KEY,
         HEARTBEAT_PATIENCE,
+        PUBLIC_KEY_HEADER,
+        SIGNATURE_HEADER,
         SUPERLINK_NODE_ID,
+        TIMESTAMP_HEADER,
         AuthnType,
         ErrorCode,
     )
@@ -48,9 +52,16 @@ if TYPE_CHECKING:
     from flwr.supercore.control import ControlHttpClient
     from flwr.supercore.credential_store.file_credential_store import FileCredentialStore
     from flwr.supercore.fab import Fab
-    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+    from flwr.supercore.inflatable.inflatable_utils import (
+        ObjectPullError,
+        ObjectPushError,
+        pull_and_inflate_object_from_tree,
+        push_objects,
+    )
     from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+    from flwr.supercore.retry import make_simple_grpc_retry_invoker
     from flwr.supercore.run import Run
     from flwr.supercore.runtime import RuntimeHttpClient
     from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
@@ -65,9 +76,12 @@ __all__ = [
     "ACCESS_TOKEN_STORE_KEY",
     "AUTHN_TYPE_STORE_KEY",
     "HEARTBEAT_PATIENCE",
+    "PUBLIC_KEY_HEADER",
     "REFRESH_TOKEN_STORE_KEY",
+    "SIGNATURE_HEADER",
     "SUPERLINK_NODE_ID",
     "TASK_TYPE_TO_COMMAND",
+    "TIMESTAMP_HEADER",
     "AcquireTaskRequest",
     "AuthnType",
     "ControlHttpClient",
@@ -82,6 +96,7 @@ __all__ = [
     "NoOpControlAuthnPlugin",
     "NodeInfo",
     "ObjectPullError",
+    "ObjectPushError",
     "RegisterNodeRequest",
     "Run",
     "RuntimeHttpClient",
@@ -97,8 +112,15 @@ __all__ = [
     "flower_superlink",
     "flower_supernode",
     "flwr_clientapp",
+    "get_all_nested_objects",
+    "get_object_tree",
+    "grpc_request_response",
     "log",
+    "make_simple_grpc_retry_invoker",
     "public_key_to_bytes",
+    "pull_and_inflate_object_from_tree",
+    "push_objects",
+    "sign_message",
     "user_config_to_proto",
 ]
 
@@ -106,6 +128,9 @@ SEEN_IN = "1.39"
 # What a SuperNode writes to its log once it is let in. No command and no exit code tells: without
 # it `bouquet deploy` could not say which node was refused.
 ADMITTED = "SuperNode ID"
+# Seconds between two searches of a SuperLink for apps that no longer say they are alive; Flower
+# gives them up after minutes.
+TIDY_EVERY = 1.0
 # Where each name is, and why nothing public will do.
 NAMES = {
     "log": ("flwr.common.logger", "our lines stand among Flower's, in its form"),
@@ -142,6 +167,11 @@ NAMES = {
         "flwr.supercore.inflatable.inflatable_utils",
         "what Flower takes for a reply that cannot be had",
     ),
+    "sign_message": ("flwr.supercore.primitives.asymmetric", "ask if a node's clock is right"),
+    **dict.fromkeys(
+        ("PUBLIC_KEY_HEADER", "SIGNATURE_HEADER", "TIMESTAMP_HEADER"),
+        ("flwr.common.constant", "the same"),
+    ),
     "flower_superexec": ("flwr.supercore.cli", "the command that starts a process a message"),
     "ExecutionSpec": ("flwr.supercore.superexec.executor", "what an executor is to start"),
     "LaunchResult": ("flwr.supercore.superexec.executor", "what it answers"),
@@ -165,6 +195,22 @@ NAMES = {
     "AUTHN_TYPE_STORE_KEY": ("flwr.cli.constant", "under which names it is stored there"),
     "ACCESS_TOKEN_STORE_KEY": ("flwr.cli.constant", "likewise"),
     "REFRESH_TOKEN_STORE_KEY": ("flwr.cli.constant", "likewise"),
+    "grpc_request_response": (
+        "flwr.client.grpc_rere_client.connection",
+        "a node without a process of its own, to measure a SuperLink with many",
+    ),
+    "make_simple_grpc_retry_invoker": ("flwr.supercore.retry", "the same"),
+    "get_object_tree": ("flwr.supercore.inflatable.inflatable_object", "its replies"),
+    "get_all_nested_objects": ("flwr.supercore.inflatable.inflatable_object", "the same"),
+    "push_objects": ("flwr.supercore.inflatable.inflatable_utils", "the same"),
+    "ObjectPushError": (
+        "flwr.supercore.inflatable.inflatable_utils",
+        "what a SuperLink under load fails with, though it may work the next time",
+    ),
+    "pull_and_inflate_object_from_tree": (
+        "flwr.supercore.inflatable.inflatable_utils",
+        "the messages it gets",
+    ),
 }
 
 
@@ -228,6 +274,16 @@ def nodes_of(grid: "Grid") -> dict[int, str]:
     return {node.node_id: node.name for node in grid_with_names.get_nodes()}
 
 
+def is_transient(error: Exception) -> bool:
+    """Whether a SuperLink that failed may do what it is asked when it is asked again."""
+    import httpx
+
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR
+    push_error = import_module(NAMES["ObjectPushError"][0]).ObjectPushError
+    return isinstance(error, (httpx.TransportError, push_error))
+
+
 def replace_executor(executor: object) -> None:
     """Have ``flower-superexec`` start processes with an executor of ours: it has no option."""
     superexec = import_module("flwr.supercore.superexec.run_superexec")
@@ -267,6 +323,35 @@ def _replaced(module: Any, **ours: object) -> None:
     if missing:
         raise RuntimeError(f"This Flower has no {', '.join(sorted(missing))}; use {SEEN_IN}.")
     vars(module).update(ours)
+
+
+def calm_database() -> None:
+    """Have a SuperLink's SQLite database used by one thread at a time, and tidied once a second.
+
+    Flower's threads each wait for the lock of the database's file, which nobody hands over: under
+    load some wait for longer than SQLite does, and the request fails with "database is locked".
+    And every look at how a run goes on, of which each request has one, is a search for runs whose
+    app is dead, with two statements that write.
+    """
+    mixin = import_module("flwr.supercore.sql_mixin").SqlMixin
+    state = import_module("flwr.supercore.corestate.sql_corestate").SqlCoreState
+    lock, session, tidy = threading.RLock(), mixin.session, state._cleanup_expired_task_tokens
+    if session.__module__ == __name__:
+        return
+    last = 0.0
+
+    @contextmanager
+    def one_at_a_time(self: Any) -> Iterator[Any]:
+        with lock, session(self) as found:
+            yield found
+
+    def now_and_then(self: Any) -> None:
+        nonlocal last
+        if time.monotonic() - last > TIDY_EVERY:
+            last = time.monotonic()
+            tidy(self)
+
+    mixin.session, state._cleanup_expired_task_tokens = one_at_a_time, now_and_then
 
 
 def hand_over_at_once(arrived: threading.Event) -> None:

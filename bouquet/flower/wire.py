@@ -5,8 +5,8 @@ MetricRecord has no text. A message to a node also has the run's settings, so th
 node needs to be told nothing in advance and the server is the one place that knows.
 """
 
-import functools
-from io import BytesIO
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,48 +18,68 @@ from bouquet.core.syntax_lock import syntax_lock
 from bouquet.core.trees import Tree
 
 ARRAYS, METRICS, NOTE, SETTINGS, WARM = "arrays", "metrics", "note", "settings", "warm"
-# How NumPy's format 1.0 begins; two bytes that say how long the header is follow.
-_MAGIC = np.lib.format.magic(1, 0)
-_HEAD = len(_MAGIC) + 2
+# The one array that has all tensors of a message, and how it says so.
+_ALL, _TOGETHER = "tensors", "bouquet.tensors"
+_LENGTH = 8
+# What a tensor may be made of; never objects.
+_KINDS = {
+    str(kind): kind
+    for kind in map(np.dtype, ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "?", "c8", "c16"))
+}
 
 
-def pack(tree: Tree) -> ArrayRecord:
-    """Tensors for a message."""
+def named(tree: Tree) -> ArrayRecord:
+    """Tensors as anybody's Flower app has them: an array each."""
     return ArrayRecord(
         {name: Array(value.detach().contiguous().numpy()) for name, value in tree.items()}
     )
 
 
+def pack(tree: Tree) -> ArrayRecord:
+    """Tensors for a message, as one array.
+
+    Flower sends, stores and fetches every array by requests of its own: two a node, and a dozen
+    statements in a SuperLink's database each. What is in it comes first: names, types and shapes,
+    as JSON, which a length precedes. Of no tensors there is no array.
+    """
+    if not tree:
+        return ArrayRecord()
+    values = {name: value.detach().contiguous().numpy() for name, value in tree.items()}
+    head = json.dumps([(name, str(one.dtype), one.shape) for name, one in values.items()]).encode()
+    data = b"".join(
+        [len(head).to_bytes(_LENGTH, "little"), head, *[one.tobytes() for one in values.values()]]
+    )
+    return ArrayRecord({_ALL: Array("uint8", (len(data),), _TOGETHER, data)})
+
+
 def unpack(record: ArrayRecord) -> Tree:
-    """Tensors of a message; nothing is unpickled."""
+    """Tensors of a message, packed or named; nothing is unpickled."""
+    if [array.stype for array in record.values()] == [_TOGETHER]:
+        (array,) = record.values()
+        return dict(_together(array.data))
     return {name: torch.from_numpy(_values(array)) for name, array in record.items()}
 
 
+def _together(data: bytes) -> Iterator[tuple[str, torch.Tensor]]:
+    """What :func:`pack` wrote, or an error."""
+    start = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
+    seen = set()
+    for name, kind, shape in json.loads(data[_LENGTH:start]):
+        if not isinstance(name, str) or name in seen or kind not in _KINDS:
+            raise ValueError(f"a packed tensor cannot be {name!r} of {kind!r}")
+        seen.add(name)
+        # Where too few bytes are left for the shape, it is refused here, with a TypeError.
+        value = np.ndarray(shape, _KINDS[kind], data, start)
+        start += value.nbytes
+        yield name, torch.from_numpy(value.copy())
+    if start != len(data):
+        raise ValueError(f"packed tensors have {len(data) - start} bytes too many")
+
+
 def _values(array: Array) -> NDArray[Any]:
-    """What an array holds, as ``array.numpy()`` has it, which parses source code for each."""
-    start = _HEAD + int.from_bytes(array.data[_HEAD - 2 : _HEAD], "little")
-    known = _described(array.data[:start]) if array.stype == "numpy.ndarray" else None
-    if known is None:
-        with syntax_lock:
-            return array.numpy()
-    dtype, shape = known
-    # Of another length than the shape says, it is refused here.
-    return np.frombuffer(array.data, dtype, offset=start).reshape(shape).copy()
-
-
-@functools.lru_cache(maxsize=1024)
-def _described(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]] | None:
-    """Type and shape by the header of NumPy's format 1.0; None for what it has to read itself."""
-    if not header.startswith(_MAGIC):
-        return None
+    """What an array holds; NumPy parses source code for it, which no two threads may at once."""
     with syntax_lock:
-        try:
-            shape, by_columns, dtype = np.lib.format.read_array_header_1_0(
-                BytesIO(header[_HEAD - 2 :])
-            )
-        except ValueError:
-            return None
-    return None if by_columns or dtype.hasobject else (dtype, shape)
+        return array.numpy()
 
 
 def content(tree: Tree, metrics: MetricRecord, note: ConfigRecord) -> RecordDict:

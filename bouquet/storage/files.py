@@ -30,6 +30,10 @@ class BadFile(BadInput):
     """A file that cannot be used; it is left as it is."""
 
 
+class Damaged(BadFile):
+    """A file whose content is not what was written."""
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file in one step that also survives a power cut."""
     put(write_aside(path, content), path)
@@ -161,7 +165,7 @@ def unseal(path: Path, kind: str) -> tuple[dict[str, str], Tree]:
     except TypeError:  # tensors of a type that nothing here writes
         whole = False
     if not whole:
-        raise BadFile(f"{path} is damaged (its checksum is wrong); it was left as it is.")
+        raise Damaged(f"{path} is damaged (its checksum is wrong); it was left as it is.")
     return words, tensors
 
 
@@ -183,7 +187,7 @@ def _open(path: Path, kind: str, contents: bool) -> tuple[dict[str, str], Tree]:
             names = list(file.keys()) if contents else []
             tensors = {name: file.get_tensor(name) for name in names}
     except Exception as error:  # whatever safetensors and torch make of damaged bytes
-        raise BadFile(f"{path} is damaged ({error}); it was left as it is.") from error
+        raise Damaged(f"{path} is damaged ({error}); it was left as it is.") from error
     if words.get("format") != kind:
         found = words.get("format", "an unknown format")
         raise BadFile(f"{path} is {found}, not {kind}; it was left as it is.")

@@ -11,7 +11,7 @@ import pytest
 from bouquet.client_app.stores import read_state
 from bouquet.core.trees import sha256
 from bouquet.deploy.commands import Host
-from bouquet.deploy.deployment import hosts_of, pass_on_rounds
+from bouquet.deploy.deployment import hosts_of, pass_on_rounds, supervise
 from bouquet.deploy.superlink import Deployment
 from bouquet.settings import Settings, parse
 from bouquet.storage.runfolder import RunFolder
@@ -37,6 +37,15 @@ class Fleet:
         clients = sum(len(host.clients) for host in self.hosts)
         settings = settings_of(**keys, out=str(folder.path), min_clients=clients)
         return Going(self.deployment, settings, folder, self.deployment.start_run(settings))
+
+    def supervise(self, **keys: Any) -> Run:
+        """A run on all nodes from start to end, as ``bouquet deploy`` has it."""
+        self.count += 1
+        folder = RunFolder(self.folder / f"run{self.count}")
+        clients = sum(len(host.clients) for host in self.hosts)
+        settings = settings_of(**keys, out=str(folder.path), min_clients=clients)
+        supervise(self.deployment, settings, folder, lambda event: None)
+        return Run(folder.path)
 
     def states(self, run: Run) -> dict[str, tuple[int, str]]:
         """The round and hash of every state that a run left on the devices, by file."""

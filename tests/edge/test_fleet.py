@@ -4,6 +4,8 @@ import io
 import time
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from bouquet.core.errors import BadInput, RunFailed
 from bouquet.deploy.addresses import HOST
 from bouquet.deploy.bundle import bundle
 from bouquet.deploy.certificates import make_certificates, make_node_key
+from bouquet.deploy.clock import check_clock
 from bouquet.deploy.commands import Host, environment, node_command
 from bouquet.deploy.control import nodes, register, revoke, rotate
 from bouquet.deploy.deployment import pass_on_rounds
@@ -88,6 +91,25 @@ def test_fedavg_ends_with_the_bits_of_a_simulation_whoever_knocks(
     assert there.summary["engine"] == "grpc"
     assert there.sha == here.sha
     assert there.clients == here.clients
+
+
+@pytest.mark.parametrize(
+    ("off", "words"),
+    [(0, ""), (12, "ahead of"), (400, "minutes away from"), (-400, "minutes away from")],
+)
+def test_a_clock_that_is_wrong_is_named(
+    fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: int, words: str
+) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "Clock":
+            return cls.fromtimestamp(time.time() + off, tz)
+
+    monkeypatch.setattr("bouquet.deploy.clock.datetime", Clock)
+    make_node_key(tmp_path / "key")
+    link = fleet.deployment
+    with pytest.raises(BadInput, match=f"is {words} the SuperLink") if off else nullcontext():
+        check_clock(link.fleet, link.private / "ca.pem", tmp_path / "key")
 
 
 def commands_of_strangers(fleet: Fleet, folder: Path) -> dict[str, list[str]]:

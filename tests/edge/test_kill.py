@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from bouquet.deploy.processes import end
 from tests.conftest import Run
 from tests.edge.conftest import Fleet, Going, states
 
@@ -67,6 +69,15 @@ def under_way(fleet: Fleet, moment: float, **keys: Any) -> Going:
     return going
 
 
+def kill_link(fleet: Fleet, events: Path, moment: float) -> None:
+    """Kill the SuperLink and all it started, a moment after a run's first round."""
+    deadline = time.monotonic() + 90
+    while not (events.exists() and events.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(moment)
+    end(fleet.deployment.processes["superlink"], signal.SIGKILL)
+
+
 def assert_alike(fleet: Fleet, run: Run, undisturbed: Run) -> None:
     """To the last bit, on the devices too."""
     assert run.sha == undisturbed.sha
@@ -95,12 +106,12 @@ def test_a_run_whose_server_app_was_killed_resumes(
 def test_a_run_whose_superlink_was_killed_resumes_with_its_database(
     fleet: Fleet, undisturbed: Run, moment: float
 ) -> None:
-    """The nodes are not touched: they find the SuperLink again by themselves."""
-    going = under_way(fleet, moment)
-    fleet.deployment.kill("superlink")
-    fleet.deployment.start_link()
-    going.resume()
-    run = going.finish()
+    """By itself; and the nodes are not touched: they find the SuperLink again by themselves."""
+    events = fleet.folder / f"run{fleet.count + 1}" / "events.jsonl"
+    killer = threading.Thread(target=kill_link, args=(fleet, events, moment))
+    killer.start()
+    run = fleet.supervise(**KEYS)
+    killer.join()
     assert [event["round"] for event in run.events] == [1, 2, 3, 4]
     assert_alike(fleet, run, undisturbed)
 

@@ -27,7 +27,7 @@ from torch import nn
 from bouquet.core.task import Task
 from bouquet.core.trees import Tree, flatten, is_finite, sha256
 from bouquet.flower import wire
-from bouquet.flower.private import TaskIdentity
+from bouquet.flower.private import HttpGrid, TaskIdentity
 from bouquet.server_app.membership import Client, Roster
 from bouquet.server_app.strategy import SchemeStrategy
 from bouquet.settings import parse
@@ -193,6 +193,25 @@ BAD_REPLIES: dict[str, tuple[Callable[[Message], Message | None], str]] = {
 
 
 # Replies
+
+
+def test_devices_are_asked_for_more_than_a_round_wants_and_the_first_count() -> None:
+    deployed = HttpGrid.__new__(HttpGrid)
+    wanted: dict[str, Any] = {"clients-per-round": 3}
+    strategy = make_strategy(**wanted | {"over-select": 1.3})
+    messages = strategy.configure_train(ROUND, ArrayRecord(), ConfigRecord(), deployed)
+    assert [note_of(one)["clients"] for one in messages] == [["anna", "ben"], ["carla"], ["dan"]]
+    replies = [answer(message) for message in messages]
+    assert not strategy.enough(replies[:1])
+    assert not strategy.enough([replies[0], Message(Error(0, "gone"), reply_to=messages[1])])
+    assert strategy.enough(replies[:2])
+    strategy.take_in(ROUND, replies[:2])
+    assert strategy.report.failures == {"dan": "no reply before enough others'"}
+    strategy.configure_evaluate(ROUND, ArrayRecord(), ConfigRecord(), deployed)
+    assert not strategy.enough([])
+    # In a simulation nobody is late, and who answers first must not matter.
+    simulated = [ask(make_strategy(**wanted | more)) for more in ({}, {"over-select": 1.3})]
+    assert len({str([note_of(one) for one in asked.values()]) for asked in simulated}) == 1
 
 
 def test_the_mean_is_weighted_by_the_clients_examples(strategy: SchemeStrategy) -> None:

@@ -6,17 +6,20 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from bouquet.core.errors import BadInput
+from bouquet.core.errors import BadInput, RunFailed
 from bouquet.deploy.addresses import HOST
 from bouquet.deploy.bundle import bundle, fingerprint, installed_fingerprint
 from bouquet.deploy.commands import node_environment
+from bouquet.deploy.deployment import supervise
 from bouquet.deploy.executors import Discreet, Forking, Spawning
 from bouquet.deploy.guard import SECRET, TokenCheck, executor_command, guarded_port
 from bouquet.deploy.stand_ins import node_executor
+from bouquet.deploy.superlink import LINK_ENDED, Deployment
 from bouquet.deploy.worker import LIBRARIES, refuse_other
 from bouquet.flower.private import (
     ACCESS_TOKEN_KEY,
@@ -25,6 +28,8 @@ from bouquet.flower.private import (
     SubprocessExecutor,
     build_fab_from_disk,
 )
+from bouquet.settings import Settings, parse
+from bouquet.storage.runfolder import RunFolder
 
 
 def names(app: bytes) -> set[str]:
@@ -192,3 +197,52 @@ def test_the_token_of_a_run_is_in_no_commands_words(
     while said.with_name("said.token").read_text() != "secret":
         assert time.monotonic() < deadline
     assert "secret" not in said.read_text()
+
+
+class Shaky(Deployment):
+    """A deployment whose server's half dies as it is told to."""
+
+    def __init__(self, folder: Path, ends: list[str]) -> None:
+        super().__init__(folder, folder)
+        self.ends, self.resumed, self.revived = ends, list[bool](), 0
+
+    def start_run(self, settings: Settings, app: bytes = b"") -> int:
+        self.resumed.append(settings.run.resume)
+        return 1
+
+    def ended(self, run: int) -> str | None:
+        return self.ends.pop(0)
+
+    def revive_link(self) -> None:
+        self.revived += 1
+
+
+KILLED, FAILED = f"{LINK_ENDED} -9", "ServerApp failed with exception: it diverged"
+
+
+@pytest.mark.parametrize(
+    ("ends", "resumed", "error"),
+    [
+        ([""], [False], None),
+        ([KILLED, "No heartbeat received from the task", ""], [False, True, True], None),
+        ([KILLED] * 9, [False, True, True, True], "ended with -9"),
+        ([KILLED, FAILED], [False, True], "it diverged"),
+        (["stopped by its user"], [False], "stopped"),
+    ],
+)
+def test_a_run_whose_server_dies_is_resumed_a_few_times(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: list[str],
+    resumed: list[bool],
+    error: str | None,
+) -> None:
+    monkeypatch.setattr("bouquet.deploy.deployment.time.sleep", lambda seconds: None)
+    folder = RunFolder(tmp_path / "run")
+    folder.checkpoint.parent.mkdir(parents=True)
+    folder.checkpoint.touch()
+    link = Shaky(tmp_path, list(ends))
+    with pytest.raises(RunFailed, match=error) if error else nullcontext():
+        supervise(link, parse({}), folder, lambda event: None)
+    assert link.resumed == resumed
+    assert link.revived == len(resumed) - 1

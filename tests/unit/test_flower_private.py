@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -15,10 +16,12 @@ from queue import Queue
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
+from bouquet.deploy.clock import REFUSAL
 from bouquet.flower import private as flower_private
 from bouquet.flower.inline import InlineGrid
 from bouquet.flower.private import (
@@ -28,10 +31,13 @@ from bouquet.flower.private import (
     AUTHN_TYPE_STORE_KEY,
     HEARTBEAT_PATIENCE,
     NAMES,
+    PUBLIC_KEY_HEADER,
     REFRESH_TOKEN_STORE_KEY,
     SEEN_IN,
+    SIGNATURE_HEADER,
     SUPERLINK_NODE_ID,
     TASK_TYPE_TO_COMMAND,
+    TIMESTAMP_HEADER,
     AuthnType,
     ControlHttpClient,
     ErrorCode,
@@ -44,6 +50,7 @@ from bouquet.flower.private import (
     ListRunsRequest,
     NodeInfo,
     NoOpControlAuthnPlugin,
+    ObjectPushError,
     RegisterNodeRequest,
     Run,
     RuntimeVersionHttpInterceptor,
@@ -54,6 +61,7 @@ from bouquet.flower.private import (
     answer_with,
     build_fab_from_disk,
     build_fab_from_files,
+    calm_database,
     end_busy_workers,
     fab_to_proto,
     fetching_at_most,
@@ -61,14 +69,22 @@ from bouquet.flower.private import (
     flower_superlink,
     flower_supernode,
     flwr_clientapp,
+    get_all_nested_objects,
+    get_object_tree,
     give_id,
+    grpc_request_response,
     hand_over_at_once,
     is_deployed,
+    is_transient,
     log,
+    make_simple_grpc_retry_invoker,
     nodes_of,
     public_key_to_bytes,
+    pull_and_inflate_object_from_tree,
+    push_objects,
     replace_account_check,
     replace_executor,
+    sign_message,
     user_config_to_proto,
 )
 
@@ -154,6 +170,70 @@ def test_a_simulation_does_not_import_what_only_a_deployment_needs() -> None:
         "assert not is_deployed(object()); assert 'flwr.superlink.grid' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_is_transient() -> None:
+    assert is_transient(ObjectPushError("an object", 1, "a session"))
+    assert not is_transient(ValueError("a mistake of ours"))
+
+
+def test_calm_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread is in the database at a time, also with sessions in sessions."""
+    mixin = import_module("flwr.supercore.sql_mixin").SqlMixin
+    state = import_module("flwr.supercore.corestate.sql_corestate").SqlCoreState
+    monkeypatch.setattr(mixin, "session", mixin.session)
+    tidied: list[object] = []
+    monkeypatch.setattr(state, "_cleanup_expired_task_tokens", tidied.append)
+    monkeypatch.setattr(flower_private, "TIDY_EVERY", 3600.0)
+    calm_database()
+    calm_database()  # once is enough
+    store = import_module("flwr.supercore.object_store.sql_object_store").SqlObjectStore(":memory:")
+    store.initialize()
+    inside, most = threading.Semaphore(0), []
+
+    def use(number: int) -> None:
+        with store.session(), store.session():
+            inside.release()
+            most.append(inside._value)
+            time.sleep(0.01)
+            inside.acquire()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(use, range(8)))
+    assert most == [1] * 8
+    for one in range(3):
+        state._cleanup_expired_task_tokens(one)
+    assert tidied == [0]
+
+
+def test_how_a_node_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SuperLink that refuses a time says so in these words, before it looks at anything else."""
+    module = import_module("flwr.server.superlink.fleet.grpc_rere.node_auth_server_interceptor")
+    source = inspect.getsource(module.NodeAuthServerInterceptor.intercept_service)
+    assert f'"{REFUSAL}"' in source
+    assert source.index(REFUSAL) < source.index(
+        "continuation(handler_call_details)\n        return self"
+    )
+    for header in (PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER):
+        assert header.startswith("flwr-")
+    key = ec.generate_private_key(ec.SECP384R1())
+    key.public_key().verify(sign_message(key, b"now"), b"now", ec.ECDSA(hashes.SHA256()))
+
+
+def test_what_a_light_node_needs() -> None:
+    """A benchmark's nodes speak the Fleet API without a process each."""
+    assert words_of(grpc_request_response) >= {
+        "server_address",
+        "insecure",
+        "retry_invoker",
+        "root_certificates",
+        "authentication_keys",
+    }
+    assert not words_of(make_simple_grpc_retry_invoker)
+    assert words_of(push_objects) >= {"objects", "push_object_fn", "object_ids_to_push"}
+    assert words_of(pull_and_inflate_object_from_tree) >= {"object_tree", "return_type"}
+    assert len(words_of(get_object_tree)) == len(words_of(get_all_nested_objects)) == 1
+    assert not words_of(flower_superlink)
 
 
 def test_hand_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -317,6 +317,37 @@ def test_a_damaged_older_generation_is_never_replaced_either(folder: Path) -> No
     assert content in files(folder).values()
 
 
+def test_a_device_may_go_on_from_the_generation_before_a_damaged_one(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = DiskStore(folder)
+    store.save(state(1))
+    store.save(state(2))
+    path = folder / "007.safetensors"
+    path.write_bytes(content := damaged(path.read_bytes(), "cut short"))
+    recovering = DiskStore(folder, recover=True)
+    assert loaded(recovering, before=3) == 1
+    assert "007 goes on from what it had after round 1" in caplog.text
+    assert (folder / "007.safetensors.damaged").read_bytes() == content
+    recovering.save(state(3))
+    again = DiskStore(folder)
+    assert loaded(again, before=4) == 3
+    assert loaded(again, before=3) == 1
+
+
+def test_where_both_generations_are_damaged_nothing_is_moved(folder: Path) -> None:
+    store = DiskStore(folder)
+    store.save(state(1))
+    store.save(state(2))
+    for name in ("007.safetensors", "007.previous.safetensors"):
+        path = folder / name
+        path.write_bytes(damaged(path.read_bytes(), "cut short"))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(BadFile, match=r"007\.previous\.safetensors is damaged"):
+        DiskStore(folder, recover=True).load(OWN, before=3)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 def damaged(content: bytes, damage: str) -> bytes:
     return {
         "cut short": content[:-1],

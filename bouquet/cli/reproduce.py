@@ -1,5 +1,6 @@
 """``bouquet reproduce``: the papers' tables and figures, beside the published numbers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,9 @@ def reproduce(
         Path | None,
         typer.Option(help="Write table and figure here too, one folder a recipe.", metavar="DIR"),
     ] = None,
+    seeds: Annotated[
+        str, typer.Option(help="Only these seeds instead of the recipe's.", metavar="0,1,2")
+    ] = "",
     page: Annotated[
         Path | None,
         typer.Option(help="Write the page of all results in --results.", metavar="FILE"),
@@ -67,17 +71,20 @@ def reproduce(
     if recipe is None:
         show_recipes([find(name) for name in names()], committed())
         return
+    from bouquet.comparison import read_seeds
     from bouquet.reproduction.figure import draw
     from bouquet.reproduction.running import keep
     from bouquet.reproduction.running import reproduce as run
 
     chosen = find(recipe, quick=quick)
+    if seeds:
+        chosen = replace(chosen, seeds=tuple(read_seeds(seeds)))
     place = out or Path("runs") / "reproduce" / f"{chosen.name}{'-quick' * quick}"
     quiet_flower()
     try:
         found = run(chosen, place, workers=workers, quiet=quiet)
     except KeyboardInterrupt:
-        again = f"reproduce {recipe}{' --quick' * quick}"
+        again = f"reproduce {recipe}{' --quick' * quick}{f' --seeds {seeds}' * bool(seeds)}"
         raise Interrupted(again, place, begun=place.exists(), option="--out") from None
     for folder in (place, *([results / chosen.name] if results else [])):
         keep(found, folder)

@@ -587,6 +587,23 @@ def cli(
     return int(ended.value.code or 0), capfd.readouterr().out
 
 
+def test_some_of_a_recipes_seeds_can_be_run(
+    recipe: Recipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    words = [str(tmp_path / "mine.toml"), "--out", str(tmp_path / "out"), "--quiet"]
+    code, _ = cli(monkeypatch, capfd, *words, "--quick", "--seeds", "7")
+    assert code == 0
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert found["about"]["seeds"] == [7]
+    assert sorted(one.name for one in (tmp_path / "out").glob("*-seed*")) == [
+        "own-seed7",
+        "shared-seed7",
+    ]
+
+
 def test_recipes_are_listed_by_what_they_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,7 +69,7 @@ def exchange(
 
 def nodes(grid: Grid, stop: threading.Event) -> set[int]:
     """The nodes that are there."""
-    return set(named_nodes(grid, stop))
+    return set(_patiently(lambda: list(grid.get_node_ids()), stop))
 
 
 def named_nodes(grid: Grid, stop: threading.Event) -> dict[int, str]:

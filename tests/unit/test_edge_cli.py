@@ -212,12 +212,12 @@ def test_an_audit_tells_what_was_sent_and_whether_it_was_personal(
     assert "1 replies, 99 bytes" in outcome.out
 
 
-def deployed(clients: str, **keys: object) -> list[Message]:
+def deployed(clients: str, policy: str = "", **keys: object) -> list[Message]:
     """All that a device sends in a run, with its folder in ``state``."""
     sent: list[Message] = []
 
     def on_device(message: Message, context: Context, follow: Follow) -> Message:
-        own: dict[str, Any] = {"client-id": clients, "state-dir": "state"}
+        own: dict[str, Any] = {"client-id": clients, "state-dir": "state", "policy": policy}
         sent.append(follow(message, Context(1, 1, own, context.state, {})))
         return sent[-1]
 
@@ -228,14 +228,15 @@ def deployed(clients: str, **keys: object) -> list[Message]:
 
 
 def test_an_audit_lists_every_field_that_left_with_its_numbers(bouquet: Bouquet) -> None:
-    sent = deployed("000", scheme="apfl", share_label_counts=True)
+    Path("policy.toml").write_text("label-counts = true")
+    sent = deployed("000", "policy.toml", scheme="apfl", share_label_counts=True)
     outcome = bouquet("audit", "state")
     assert outcome.code == 0
     told = {row.split()[1]: row for row in outcome.out.splitlines() if row.startswith("│")}
     for reply in sent:
         records = reply.content
         fields = {*records.metric_records[wire.METRICS], *records.config_records[wire.NOTE]}
-        assert fields | set(records.array_records[wire.ARRAYS]) <= told.keys()
+        assert fields | set(wire.unpack(records.array_records[wire.ARRAYS])) <= told.keys()
     introduction = sent[0].content.metric_records[wire.METRICS]
     for name in ("train_examples", "test_examples", "label_counts"):
         _, _, kinds, last, _ = (cell.strip() for cell in told[name].split("│"))

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from bouquet.client_app.device import Device
 from bouquet.client_app.stores import read_state
-from bouquet.core.privacy import private_folder
 from bouquet.core.scheme import AnyScheme
 from bouquet.core.trees import Tree, digest
 from bouquet.core.untrusted import listed, text, whole
 from bouquet.flower import wire
 from bouquet.storage.files import BadFile, file_name
+from bouquet.storage.privacy import private_folder
 
 # Where refusals are on record: a message that cannot be followed may not even say its run.
 REFUSED = "refused"

@@ -11,9 +11,9 @@ from pathlib import Path
 from bouquet.bound import ids_in
 from bouquet.client_app.policy import Policy, listed, read_policy
 from bouquet.core.errors import BadInput
-from bouquet.core.privacy import keep_to_owner, private_folder
 from bouquet.imports import KEYS, is_path, named_paths
 from bouquet.storage.files import file_name
+from bouquet.storage.privacy import keep_to_owner, private_folder
 
 # Letters of a sentence for the server, which shortens it as well.
 LONGEST = 500

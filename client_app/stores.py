@@ -15,7 +15,6 @@ from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-from bouquet.core.privacy import private_folder
 from bouquet.core.trees import Tree
 from bouquet.flower import wire
 from bouquet.flower.private import log
@@ -28,6 +27,7 @@ from bouquet.storage.files import (
     unseal,
     write_aside,
 )
+from bouquet.storage.privacy import private_folder
 from bouquet.storage.state import BadState, Identity, PersonalState
 
 FORMAT = "bouquet-personal-1"

@@ -66,11 +66,11 @@ def superlink(
         return
 
     from bouquet.core.errors import BadInput
-    from bouquet.core.privacy import keep_to_owner, private_folder
     from bouquet.deploy.addresses import addresses
     from bouquet.deploy.certificates import make_certificates
     from bouquet.deploy.commands import link_command, link_environment
     from bouquet.deploy.guard import control_token, hand_over, reached_at
+    from bouquet.storage.privacy import keep_to_owner, private_folder
 
     if folder is None:
         raise BadInput("superlink needs --folder.")
@@ -258,10 +258,10 @@ def node(
 
     from bouquet.client_app.device import device as device_of
     from bouquet.core.errors import BadInput
-    from bouquet.core.privacy import keep_to_owner, private_folder
     from bouquet.deploy.clock import check_clock
     from bouquet.deploy.commands import Host, node_command, node_environment
     from bouquet.deploy.guard import guarded_port
+    from bouquet.storage.privacy import keep_to_owner, private_folder
 
     if not superlink or ca is None or key is None or not client_id or state_dir is None:
         raise BadInput("node needs --superlink, --ca, --key, --client-id and --state-dir.")

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bouquet.core.privacy import private_folder
 from bouquet.deploy.addresses import HOST
 from bouquet.deploy.certificates import make_certificates, write_secret
 from bouquet.flower.private import (
@@ -24,6 +23,7 @@ from bouquet.flower.private import (
     FileCredentialStore,
     NoOpControlAuthnPlugin,
 )
+from bouquet.storage.privacy import private_folder
 
 TOKEN = "control.token"
 SECRET = "executor.secret"

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bouquet.core.errors import RunFailed
-from bouquet.core.privacy import private_folder
 from bouquet.deploy.addresses import HOST, Addresses, addresses
 from bouquet.deploy.bundle import bundle
 from bouquet.deploy.certificates import make_certificates, make_node_key
@@ -38,6 +37,7 @@ from bouquet.flower.private import (
     user_config_to_proto,
 )
 from bouquet.settings import Settings
+from bouquet.storage.privacy import private_folder
 
 LINK_ENDED = "the SuperLink ended with"
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from bouquet.core.errors import BadInput
-from bouquet.core.privacy import keep_to_owner
 from bouquet.deploy.bundle import fingerprint
+from bouquet.storage.privacy import keep_to_owner
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message

@@ -222,7 +222,7 @@ def bound(names: dict[int, str], said: dict[int, RecordDict], roster: Roster) ->
     grid = Told({node: said.get(node, honest(node)) for node in range(1, max(said) + 1)})
     there = {node: name for node, name in names.items() if node in said}
     try:
-        with patch("bouquet.server_app.membership.nodes_of", lambda grid: there):
+        with patch("bouquet.flower.exchange.nodes_of", lambda grid: there):
             settings = parse({"scheme": "fedavg"})
             roster.update(grid, settings, "", threading.Event(), deployed=True)
     finally:

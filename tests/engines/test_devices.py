@@ -388,8 +388,9 @@ def test_a_device_that_may_not_take_part_is_left_out_with_its_reason(
     )
     assert len(run.clients) == 2
     assert "scheme 'apfl' is not allowed on the device of client 001" in caplog.text
+    nobody = with_policies(tmp_path / "devices", *3 * ['schemes = ["fedavg"]'])
     with pytest.raises(BadInput, match="its owner lets it run fedavg"):
-        deployed(grid=with_policies(tmp_path / "devices", *rules), scheme="apfl")
+        deployed(grid=nobody, scheme="apfl")
 
 
 def test_metrics_stay_where_the_owner_keeps_them(

@@ -1,14 +1,14 @@
 """Devices that have their own rows of a table, and no others."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from bouquet.client_app.predictor import find_predictor, read_predictor
-from bouquet.core.errors import RunFailed
+from tests.conftest import Run
 from tests.engines.test_devices import Devices, Start, deployed
 from tests.unit.test_cli import Bouquet, Outcome, bouquet
 
@@ -105,14 +105,26 @@ def test_a_model_reads_columns_by_their_names(
         assert said in outcome.err
 
 
+def without_07(deployed: Start, grid: Devices) -> Run:
+    """A run that two devices are enough for."""
+    return deployed(grid=grid, **KEYS | {"min_clients": 2, "rounds": 5}, data=DATA)
+
+
+def assert_told(run: Run, why: str) -> None:
+    """The one that differs was left out, for why, or because the others were more by then."""
+    assert {row["client"] for row in run.clients} == {*HOSPITALS} - {"07"}
+    told = [one["reason"] for event in run.events for one in event.get("left_out", [])]
+    assert told
+    assert all(re.search(f"{why}|Most nodes say something else", reason) for reason in told)
+
+
 def test_devices_must_mean_the_same_by_a_class(tmp_path: Path, deployed: Start) -> None:
     own = [
         write(tmp_path / one, HEAD, rows(one), "ill dead well" if one == "07" else "dead ill well")
         for one in HOSPITALS
     ]
-    said = r"disagree on the classes' names: classes\.txt must be one"
-    with pytest.raises(RunFailed, match=said):
-        deployed(grid=devices(tmp_path / "devices", own), **KEYS, data=DATA)
+    run = without_07(deployed, devices(tmp_path / "devices", own))
+    assert_told(run, r"disagree on the classes' names: classes\.txt must be one")
 
 
 def test_devices_must_have_the_same_columns_in_the_same_order(
@@ -120,7 +132,7 @@ def test_devices_must_have_the_same_columns_in_the_same_order(
 ) -> None:
     turned = "hospital,income,age,sex,outcome"
     own = [write(tmp_path / one, turned if one == "07" else HEAD, rows(one)) for one in HOSPITALS]
-    with pytest.raises(RunFailed, match=r"disagree on the columns of inputs .* in data\.columns"):
-        deployed(grid=devices(tmp_path / "devices", own), **KEYS, data=DATA)
+    run = without_07(deployed, devices(tmp_path / "devices", own))
+    assert_told(run, r"disagree on the columns of inputs .* in data\.columns")
     named = DATA | {"columns": "age,income,sex"}
     deployed(grid=devices(tmp_path / "more", own), **KEYS, data=named)

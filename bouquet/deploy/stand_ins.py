@@ -1,6 +1,7 @@
 """Flower's commands as our deployments run them: the same, but for what Flower has no option for.
 
-``install`` writes them into a folder that is first on PATH. They differ from Flower's in this:
+``install_for_node`` and ``install_for_link`` write them into a folder that is first on PATH. They
+differ from Flower's in this:
 
 - ``flower-superlink`` asks whoever starts runs for the owner's token, and uses its database calmly,
   so that it carries more nodes;

@@ -88,7 +88,8 @@ class APFL(Averaging[Personal]):
     output_offset: float = key(0.0, "a in the average's weights (t + a)^2", low=0.0)
     predict_steps: int = key(
         0,
-        "local steps a client takes before it predicts, as the paper's figures have it",
+        "local steps a client takes before it predicts, as the paper's figures have it; newcomers take "
+        "theirs with both models",
         low=0,
         high=MOST_STEPS,
         degenerate="0 predicts with what a round ends with",
@@ -130,7 +131,14 @@ class APFL(Averaging[Personal]):
         return mix(personal.v, payload.w, personal.alpha)
 
     def newcomer(self, work: Work, payload: Model, shared: Tree) -> Tree:
-        """Equation 17: v starts at the shared model and takes steps with w and α fixed."""
+        """Equation 17: v starts at the shared model and takes steps with w and α fixed.
+
+        In the paper's figure 6 newcomers step with w and α too, as clients do before they predict
+        where ``predict_steps`` asks for it.
+        """
+        if self.predict_steps:
+            own = self.init_personal(work.task, 0)._replace(v=shared)
+            return self.predictor(work, Model(shared), own)
 
         def objective(v: Tree, batch: Batch) -> Tensor:
             return work.task.loss(mix(v, shared, self.alpha), batch)

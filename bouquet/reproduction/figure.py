@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from bouquet.report.figures import COLOURS, canvas, course_of, saved
@@ -10,6 +11,8 @@ from bouquet.reproduction.recipe import BEST, BY, Recipe
 from bouquet.reproduction.running import seeds_of
 from bouquet.storage.files import write_atomically
 from bouquet.storage.runs import Group, read
+
+LATE = "newcomers."
 
 
 def draw(recipe: Recipe, found: Outcome, out: Path, place: Path) -> None:
@@ -75,13 +78,27 @@ def followed_in(recipe: Recipe) -> str:
 def _course(axis: Any, groups: Sequence[tuple[str, Group]], recipe: Recipe) -> None:
     followed = followed_in(recipe)
     times = 100 if is_percent(followed) else 1
+    late = followed.startswith(LATE)
     for place, (label, group) in enumerate(groups):
-        course = course_of(group, followed.replace(".", "_"))
-        axis.plot(course.rounds, [times * one for one in course.mean], label=label, linewidth=1.5,
+        rounds, mean = _adaptation(group, followed) if late else _rounds(group, followed)
+        axis.plot(rounds, [times * one for one in mean], label=label, linewidth=1.5,
                   color=COLOURS[place % len(COLOURS)],
                   linestyle=("-", "--", ":")[place // len(COLOURS) % 3])  # fmt: skip
-    axis.set(xlabel="round", ylabel=_words(f"{followed}.mean"))
+    axis.set(xlabel="rounds after joining" if late else "round", ylabel=_words(f"{followed}.mean"))
     axis.legend(fontsize=7)
+
+
+def _rounds(group: Group, followed: str) -> tuple[Sequence[int], Sequence[float]]:
+    course = course_of(group, followed.replace(".", "_"))
+    return course.rounds, course.mean
+
+
+def _adaptation(group: Group, followed: str) -> tuple[Sequence[int], Sequence[float]]:
+    """Newcomers have no rounds of training: how they do after each round of their own."""
+    measure = followed.removeprefix(LATE).replace(".", "_")
+    told = [run.summary["newcomers"]["adaptation"] for run in group.runs]
+    mean = [fmean(float(one[measure]) for one in steps) for steps in zip(*told, strict=False)]
+    return range(len(mean)), mean
 
 
 def _groups(recipe: Recipe, out: Path) -> list[tuple[str, Group]]:

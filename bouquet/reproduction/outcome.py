@@ -10,6 +10,7 @@ from bouquet.core.config import Scalar
 from bouquet.report.seeds import Spread, spread
 from bouquet.reproduction.recipe import BEST, Claim, Entry, Recipe
 
+TIE = 1e-6  # of their size: what rounding leaves between two entries that compute the same
 REPRODUCED, ORDER, NOT = "reproduced", "same order", "not reproduced"
 # Summaries of an entry's runs, one a seed.
 Summaries = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -242,7 +243,7 @@ def _held(claim: Claim, entries: Sequence[Entry], summaries: Summaries) -> Held:
     worst = "yes"
     for (one, first), (other, second) in pairwise(zip(claim.better, found, strict=True)):
         gap = sign * (first.mean - second.mean)
-        if gap >= 0:
+        if gap >= 0 or math.isclose(first.mean, second.mean, rel_tol=TIE):
             continue
         error = _standard_error(summaries[one], summaries[other], claim.by)
         worst = "no" if not -gap <= 2 * error or worst == "no" else "within noise"

@@ -59,6 +59,22 @@ def test_after_training_a_newcomer_of_apfl_runs_equation_17(
         assert loss == pytest.approx(0.5 * gap @ a @ gap, abs=EXACT)
 
 
+def test_as_in_the_papers_figure_a_newcomer_of_apfl_steps_with_both_models(
+    start: Start, quadratics: Quadratics
+) -> None:
+    """w ← w − η∇f(w) and v ← v − ηα∇f(αv + (1 − α)w), both from the shared model."""
+    run = start(
+        scheme="apfl", rounds=3, local_steps=2, lr=0.3, join={"clients": 1, "rounds": 4},
+        apfl={"alpha": 0.4, "adaptive": False, "predict-steps": 2}, **quadratics.keys,
+    )  # fmt: skip
+    a, c = clients(quadratics)[2]
+    w = v = run.shared()
+    for _ in range(4 * 2):
+        slope = a @ (0.4 * v + 0.6 * w - c)
+        w, v = w - 0.3 * a @ (w - c), v - 0.3 * 0.4 * slope
+    np.testing.assert_allclose(run.predictor("002"), 0.4 * v + 0.6 * w, atol=EXACT, rtol=0)
+
+
 @pytest.mark.parametrize("scheme", ["fedsim", "fedalt"])
 def test_after_training_a_newcomer_tunes_the_personal_part_alone(start: Start, scheme: str) -> None:
     run = start(

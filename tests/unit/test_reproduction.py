@@ -177,6 +177,7 @@ def summaries(values: list[float]) -> list[dict[str, object]]:
         ([0.9, 0.8], [0.7, 0.6], "yes"),
         ([0.6, 0.7], [0.7, 0.8], "no"),  # a point apart in every seed
         ([0.5, 0.9], [0.9, 0.6], "within noise"),
+        ([0.7, 0.8 - 2e-10], [0.7, 0.8], "yes"),  # no more apart than rounding leaves them
     ],
 )
 def test_a_claim_holds_or_not(

@@ -9,8 +9,8 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 .PHONY: run test lint check bench clean
 
 run: $(READY)
-	$(BIN)/bouquet compare fedavg local apfl --engine ray \
-		-c data.name=digits -c data.clients=20 -c data.classes-per-client=2
+	$(BIN)/bouquet compare fedavg local ditto --engine ray --seeds 0,1,2 -c data.name=digits \
+		-c data.clients=20 -c data.classes-per-client=4 -c data.test-fraction=0.8
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder

@@ -88,8 +88,8 @@ class APFL(Averaging[Personal]):
     output_offset: float = key(0.0, "a in the average's weights (t + a)^2", low=0.0)
     predict_steps: int = key(
         0,
-        "local steps a client takes before it predicts, as the paper's figures have it; newcomers take "
-        "theirs with both models",
+        "local steps a client takes before it predicts, as the paper's figures have it; newcomers "
+        "take theirs with both models",
         low=0,
         high=MOST_STEPS,
         degenerate="0 predicts with what a round ends with",

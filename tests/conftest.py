@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import itertools
 import json
 import os
 import signal
@@ -49,6 +50,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples on every run and machine, however slow it is.
 hypothesis.settings.register_profile("bouquet", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("bouquet")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that wait, for devices over gRPC, and files that compute take turns.
+
+    Workers take files in this order: the machine computes for some of them while others wait.
+    """
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting = [found for path, found in files.items() if path.parent.name == "edge"]
+    computing = [found for path, found in files.items() if path.parent.name != "edge"]
+    turns = itertools.zip_longest(waiting, computing, fillvalue=[])
+    items[:] = [item for pair in turns for found in pair for item in found]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """``bouquet deploy`` as a user runs it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,14 +8,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from bouquet.client_app.predictor import read_predictor
 from bouquet.core.trees import sha256
 from bouquet.rebuild import predictor_of
 from tests.conftest import Run
 from tests.engines.test_commands import KEYS, PROBLEM, ROOT
+from tests.engines.test_companion import address, assert_none_serves
 
 pytestmark = pytest.mark.edge
 
@@ -43,20 +47,53 @@ def started_by(place: Path) -> list[str]:
     return found
 
 
-def test_a_deployment_needs_no_checkout_and_its_models_can_be_exported(
-    tmp_path: Path, installed: Path, start: Callable[..., Run]
-) -> None:
+@pytest.fixture
+def watched(tmp_path: Path, installed: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """A deployment without a checkout that is watched: its folder, and the nodes on the page."""
     place = tmp_path / "empty"
     place.mkdir()
-    process = launch(place, *KEYS, "-c", "rounds=1", "--out", "run", code=installed)
-    _, err = process.communicate(timeout=300)
+    words = ("-c", "rounds=2", "-c", "eval-every=1", "--out", "run", "--dashboard", "--tensorboard")
+    process = launch(place, *KEYS, *words, code=installed)
+    try:
+        assert process.stderr is not None
+        assert "2 nodes are starting" in process.stderr.readline()
+        visitor = address(process)
+        nodes: list[dict[str, Any]] = []
+        while not nodes:
+            assert process.poll() is None
+            time.sleep(0.5)
+            answer = visitor.get("/api/run", {"name": "run"})
+            nodes = answer.json()["nodes"] if answer.status == 200 else []
+        _, err = process.communicate(timeout=300)
+    finally:
+        process.kill()
     assert process.returncode == 0, err
     assert started_by(place) == []
-    theirs = start(rounds=1, save_predictors=True, **PROBLEM).path / "predictors"
+    assert_none_serves(place / "run")
+    return place / "run", nodes
+
+
+def test_a_deployment_without_a_checkout_is_watched_and_its_models_exported(
+    watched: tuple[Path, list[dict[str, Any]]], start: Callable[..., Run]
+) -> None:
+    folder, nodes = watched
+    theirs = start(rounds=2, save_predictors=True, **PROBLEM).path / "predictors"
     for client in ("000", "001"):
-        found = predictor_of(place / "run", client)
+        found = predictor_of(folder, client)
         expected = read_predictor(theirs / f"{client}.safetensors")
         assert sha256(found.weights) == sha256(expected.weights)
+    assert [(one["node"], one["clients"], one["names"]) for one in nodes] == [
+        ("0", 2, ["000", "002"]),
+        ("1", 2, ["001", "003"]),
+    ]
+    assert all(one["last_seen"] >= 1 and one["time"] <= time.time() for one in nodes)
+    # Nothing personal is in its history.
+    for line in (folder / "history.jsonl").read_text().splitlines():
+        assert not {"alpha", "personal_norm", "drift"} & json.loads(line).keys()
+    written = EventAccumulator(str(folder / "tensorboard"))
+    written.Reload()
+    assert [one.step for one in written.Scalars("accuracy/personal")] == [1, 2]
+    assert written.Tags()["histograms"] == []
 
 
 def test_an_interrupted_deployment_stops_all_and_resumes_to_the_same_end(

@@ -112,7 +112,7 @@ def test_stragglers_do_less_each_round(start: Start, quadratics: Quadratics) -> 
 
 def test_learned_omega_solves_the_joint_problem(quadratics: Quadratics) -> None:
     """min over Ω⁻¹ of trace 1 makes the pull λ ‖W‖²_*, up to the floor that keeps Ω finite."""
-    models = converged(quadratics, 2500, omega="learned")
+    models = converged(quadratics, 700, omega="learned")
 
     def objective(flat: Array) -> float:
         w = flat.reshape(3, 3)

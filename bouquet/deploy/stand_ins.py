@@ -5,6 +5,7 @@ differ from Flower's in this:
 
 - ``flower-superlink`` asks whoever starts runs for the owner's token, and uses its database calmly,
   so that it carries more nodes;
+- ``flower-supernode`` notices that its connection is dead, and makes another;
 - ``flower-superlink`` and ``flower-supernode`` start their executor with the secret given;
 - ``flower-superexec`` of a device starts processes that answer with the installed app, of a
   SuperLink such as do not show their token to every user of the machine.
@@ -50,9 +51,11 @@ def _write(folder: Path, name: str, call: str) -> Path:
 
 def supernode() -> None:
     """Run a SuperNode, with its executor beside it."""
+    from bouquet.deploy.keepalive import keep_alive
     from bouquet.flower.private import flower_supernode
 
     _start_executor(sys.argv)
+    keep_alive()
     flower_supernode()
 
 

@@ -20,7 +20,7 @@ from bouquet.deploy.deployment import hosts_of, pass_on_rounds
 from bouquet.deploy.processes import free_port
 from bouquet.deploy.superlink import Deployment
 from bouquet.flower.private import ControlHttpClient, RuntimeVersionHttpInterceptor
-from bouquet.settings import parse
+from bouquet.settings import Settings, parse
 from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Run, kebab
 
@@ -40,6 +40,7 @@ class Sniffer:
 
     target: str
     streams: list[bytearray] = field(default_factory=list)
+    dead: int = 0
 
     def __post_init__(self) -> None:
         self.socket = socket.create_server((HOST, 0))
@@ -58,7 +59,13 @@ class Sniffer:
                     continue
                 self.streams.append(bytearray())
                 for source, sink, kept in ((near, far, self.streams[-1]), (far, near, None)):
-                    threading.Thread(target=_pump, args=(source, sink, kept), daemon=True).start()
+                    number = len(self.streams)
+                    words = (source, sink, kept, lambda number=number: number <= self.dead)
+                    threading.Thread(target=_pump, args=words, daemon=True).start()
+
+    def forget(self) -> None:
+        """Pass nothing on any more of what comes over connections there are, and say nothing."""
+        self.dead = len(self.streams)
 
     def sent(self) -> bytes:
         """All that was sent, and once more as HTTP/2 puts it together."""
@@ -66,12 +73,15 @@ class Sniffer:
         return b"|".join([*whole, *[data for one in whole for data in bodies(one)]])
 
 
-def _pump(source: socket.socket, sink: socket.socket, kept: bytearray | None) -> None:
+def _pump(
+    source: socket.socket, sink: socket.socket, kept: bytearray | None, dead: Callable[[], bool]
+) -> None:
     with source, sink, suppress(OSError):
         while piece := source.recv(1 << 16):
             if kept is not None:
                 kept += piece
-            sink.sendall(piece)
+            if not dead():
+                sink.sendall(piece)
 
 
 def bodies(stream: bytes) -> Iterator[bytes]:
@@ -145,9 +155,10 @@ def pieces(trees: list[Tree], size: int) -> set[bytes]:
 def test_shared_tensors_leave_a_node_and_personal_ones_do_not(
     tmp_path: Path, uploads: list[Tree], kind: type[Deployment]
 ) -> None:
+    """And a connection that is dead in silence is noticed: the node makes another."""
     (tmp_path / "private").mkdir(mode=0o700)
     deployment, folder = kind(tmp_path / "private", tmp_path / "logs"), RunFolder(tmp_path / "run")
-    chosen = parse(kebab(KEYS | {"out": str(folder.path), "min_clients": 1}))
+    chosen = settings(folder)
     (host,) = hosts_of(chosen, folder)
     try:
         deployment.start_link()
@@ -156,10 +167,17 @@ def test_shared_tensors_leave_a_node_and_personal_ones_do_not(
         deployment.admit([host])
         run = deployment.start_run(chosen)
         pass_on_rounds(deployment, run, folder, lambda event: None)
+        sent, kept = sniffer.sent(), [read_state(one).tensors for one in states(host)]
+        if kind is Deployment:
+            sniffer.forget()
+            again = RunFolder(tmp_path / "again")
+            before, run = len(sniffer.streams), deployment.start_run(settings(again))
+            pass_on_rounds(deployment, run, again, lambda event: None)
+            assert Run(again.path).sha == Run(folder.path).sha
+            assert len(sniffer.streams) > before
     finally:
         deployment.stop()
     sniffer.socket.close()
-    sent, kept = sniffer.sent(), [read_state(one).tensors for one in states(host)]
     assert len(kept) == 2
     whole = [value.numpy().tobytes() for tree in uploads for value in tree.values()]
     assert len(uploads) == 2
@@ -167,6 +185,11 @@ def test_shared_tensors_leave_a_node_and_personal_ones_do_not(
     personal = pieces(kept, 16) - pieces(uploads, 16)
     assert len(personal) > 100
     assert not any(piece in sent for piece in personal)
+
+
+def settings(folder: RunFolder) -> Settings:
+    """Of a run on the one client, in a folder."""
+    return parse(kebab(KEYS | {"out": str(folder.path), "min_clients": 1}))
 
 
 def states(host: Host) -> list[Path]:

@@ -62,7 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         files.setdefault(item.path, []).append(item)
     waiting = [found for path, found in files.items() if path.parent.name == "edge"]
     computing = [found for path, found in files.items() if path.parent.name != "edge"]
-    turns = itertools.zip_longest(waiting, computing, fillvalue=[])
+    nothing: list[pytest.Item] = []
+    turns = itertools.zip_longest(waiting, computing, fillvalue=nothing)
     items[:] = [item for pair in turns for found in pair for item in found]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import wraps
 from typing import Any
 
-import grpc
+import grpc  # type: ignore[import-untyped]
 
 # A node looks for work every few seconds, so an answer that is late is rare, and a question is
 # asked only where an answer is waited for.

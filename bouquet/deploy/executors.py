@@ -2,17 +2,15 @@
 
 Flower's SuperNode hands messages to ``flower-superexec``, which starts a new process for each;
 that process imports for two to three seconds before it does a tenth of a second of work, and
-imports what the SuperLink sent. A device's executors start one that answers with the installed app
-(``bouquet.deploy.worker``); the usual one forks it from a process that has imported. Every message
-still gets a process of its own, so nothing is left over from the one before.
+imports what the SuperLink sent. A device's executor has one forked that answers with the installed
+app (``bouquet.deploy.worker``) from a process that has imported. Every message still gets a process
+of its own, so nothing is left over from the one before.
 """
 
-import multiprocessing
 import subprocess
 import tempfile
-from multiprocessing import forkserver
 
-from bouquet.deploy.worker import LIBRARIES, work
+from bouquet.deploy.forks import ForkServer
 from bouquet.flower.private import (
     TASK_TYPE_TO_COMMAND,
     ExecutionSpec,
@@ -21,49 +19,29 @@ from bouquet.flower.private import (
 )
 
 
-class Spawning(SubprocessExecutor):
-    """Start a message's process from nothing.
+class Forking(SubprocessExecutor):
+    """Start a message's process as a fork of one that has imported.
 
-    Whatever kind of task a server makes of a run, what is started is our worker. Its token is
-    handed over in a pipe: the words of a command are there for every user of a machine to see.
+    Whatever kind of task a server makes of a run, what is started is our worker.
 
     Parameters
     ----------
+    server : ForkServer
+        Which does our worker's work.
     known : str
         The fingerprint of the installed app's bundle.
     policy : str
         The owner's file.
     """
 
-    def __init__(self, known: str, policy: str) -> None:
-        self._known, self._policy = known, policy
-        self._context: multiprocessing.context.BaseContext = multiprocessing.get_context("spawn")
+    def __init__(self, server: ForkServer, known: str, policy: str) -> None:
+        self._server, self._known, self._policy = server, known, policy
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start the process of one message."""
         words = ["--token", spec.token, *_words(spec)]
-        self._context.Process(  # type: ignore[attr-defined]  # every context has it
-            target=work, args=(words, self._known, self._policy)
-        ).start()
+        self._server.start(words, self._known, self._policy)
         return LaunchResult.accepted()
-
-
-class Forking(Spawning):
-    """Start a message's process as a fork of one that has imported.
-
-    Python's fork server is a process without threads that does nothing else, so that a fork
-    copies no lock somebody holds.
-    """
-
-    def __init__(self, known: str, policy: str) -> None:
-        super().__init__(known, policy)
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(list(LIBRARIES))
-        forkserver.ensure_running()
-        # A task's token is good for a while only: none is asked for before a fork is quick.
-        first = self._context.Process(target=_nothing)
-        first.start()
-        first.join()
 
 
 class Discreet(SubprocessExecutor):
@@ -83,10 +61,6 @@ class Discreet(SubprocessExecutor):
                 pass_fds=(token.fileno(),),
             )
         return LaunchResult.accepted()
-
-
-def _nothing() -> None:
-    """What the first fork does."""
 
 
 def _words(spec: ExecutionSpec) -> list[str]:

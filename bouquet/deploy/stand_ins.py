@@ -13,18 +13,19 @@ differ from Flower's in this:
 
 import atexit
 import os
-import subprocess
+import signal
 import sys
-from collections.abc import Sequence
-from logging import WARNING
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from bouquet.deploy.forks import ForkServer, forked
 from bouquet.deploy.guard import executor_command
 
 
 def install_for_node(folder: Path, policy: str = "") -> Path:
     """Write a node's commands; returns the folder to put first on PATH."""
-    _write(folder, "flower-supernode", "supernode()")
+    _write(folder, "flower-supernode", f"supernode({policy!r})")
     return _write(folder, "flower-superexec", f"node_executor({policy!r})")
 
 
@@ -49,12 +50,12 @@ def _write(folder: Path, name: str, call: str) -> Path:
     return folder
 
 
-def supernode() -> None:
-    """Run a SuperNode, with its executor beside it."""
+def supernode(policy: str) -> None:
+    """Run a SuperNode and its executor beside it, whose processes share what they have imported."""
     from bouquet.deploy.keepalive import keep_alive
     from bouquet.flower.private import flower_supernode
 
-    _start_executor(sys.argv)
+    _start_executor(sys.argv, lambda: node_executor(policy))
     keep_alive()
     flower_supernode()
 
@@ -66,30 +67,42 @@ def superlink(token: str) -> None:
 
     calm_database()
     replace_account_check(TokenCheck(Path(token).read_text("utf-8").strip()))
-    _start_executor(sys.argv)
+    _start_executor(sys.argv, link_executor)
     flower_superlink()
 
 
-def _start_executor(words: Sequence[str]) -> None:
+def _start_executor(words: Sequence[str], run: Callable[[], None]) -> None:
     """Start the executor, which ends with this process; also where nobody has buried that."""
+    from bouquet.flower.private import flower_superexec  # once for both
+
+    assert flower_superexec is not None
     command = executor_command(words)
-    if command:
-        executor = subprocess.Popen([*command, "--parent-pid", str(os.getpid())])
-        atexit.register(executor.terminate)
+    if not command:
+        return
+    parent = os.getpid()
+
+    def executor() -> None:
+        sys.argv = [*command, "--parent-pid", str(parent)]
+        run()
+
+    number = forked(executor)
+
+    @atexit.register
+    def end() -> None:
+        with suppress(ProcessLookupError):
+            os.kill(number, signal.SIGTERM)
 
 
 def node_executor(policy: str) -> None:
     """Run a device's executor, whose processes answer with the installed app."""
     from bouquet.deploy.bundle import installed_fingerprint
-    from bouquet.deploy.executors import Forking, Spawning
-    from bouquet.flower.private import flower_superexec, log, replace_executor
+    from bouquet.deploy.executors import Forking
+    from bouquet.deploy.worker import LIBRARIES, work
+    from bouquet.flower.private import flower_superexec, replace_executor
 
-    known = installed_fingerprint()
-    try:
-        replace_executor(Forking(known, policy))
-    except OSError as error:  # such as a TMPDIR too long for the name of a socket
-        log(WARNING, "Processes for messages start from nothing, which is slow: %s", error)
-        replace_executor(Spawning(known, policy))
+    server = ForkServer(LIBRARIES, work)
+    replace_executor(Forking(server, installed_fingerprint(), policy))
+    server.wait()  # a task's token is good for a while only: none is asked for before
     flower_superexec()
 
 

@@ -53,12 +53,15 @@ def kill_app(home: Path, which: Callable[[int, str], bool]) -> None:
 
 
 def is_client_app(number: int, words: str) -> bool:
-    """A fork of the process that has imported."""
-    try:
-        parent = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1]
-        return "forkserver" in words and "forkserver" in Path(f"/proc/{parent}/cmdline").read_text()
-    except OSError:  # it has ended
-        return False
+    """A fork of the process that has imported, which is one of the executor's, the SuperNode's."""
+    line = []
+    while number > 1:
+        try:
+            line.append(Path(f"/proc/{number}/cmdline").read_text())
+            number = int(Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended
+            return False
+    return sum("flower-supernode" in one for one in line) == 4
 
 
 def under_way(fleet: Fleet, moment: float, **keys: Any) -> Going:

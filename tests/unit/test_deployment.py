@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from bouquet.core.errors import BadInput, RunFailed
+from bouquet.deploy import worker
 from bouquet.deploy.addresses import HOST
 from bouquet.deploy.bundle import bundle, fingerprint, installed_fingerprint
 from bouquet.deploy.commands import node_environment
 from bouquet.deploy.deployment import supervise
-from bouquet.deploy.executors import Discreet, Forking, Spawning
+from bouquet.deploy.executors import Discreet, Forking
 from bouquet.deploy.guard import SECRET, TokenCheck, executor_command, guarded_port
 from bouquet.deploy.stand_ins import node_executor
 from bouquet.deploy.superlink import LINK_ENDED, Deployment
@@ -133,19 +134,65 @@ def test_a_bundle_that_grows_without_end_is_refused(monkeypatch: pytest.MonkeyPa
         refuse_other(bundle(), [installed_fingerprint()])
 
 
-def test_an_executor_of_a_device_is_never_flowers_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing can be forked, a process that starts from nothing does the same work."""
+FORKING = """
+import os, sys, time
+from bouquet.deploy.forks import ForkServer
 
-    def fail(*words: object) -> None:
-        raise OSError("AF_UNIX path too long")
+def work(name, text):
+    assert "colorsys" in sys.modules
+    if not text:
+        raise ValueError("nothing to write")
+    with open(name, "w") as file:
+        file.write(f"{os.getppid()} {text}")
+
+server = ForkServer(["colorsys"], work)
+server.wait()
+assert "colorsys" not in sys.modules
+for name, text in (("one", "first"), ("none", ""), ("other", "second")):
+    server.start(name, text)
+deadline = time.monotonic() + 30
+while not (os.path.exists("other") and open("other").read()) and time.monotonic() < deadline:
+    time.sleep(0.01)
+"""
+
+
+def test_messages_processes_are_forks_of_one_that_has_imported(tmp_path: Path) -> None:
+    """One that fails takes nobody with it, and none is left when whoever started it has ended."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ValueError: nothing to write" in done.stderr
+    parent, first = (tmp_path / "one").read_text().split()
+    assert (tmp_path / "other").read_text().split() == [parent, "second"]
+    assert first == "first"
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{parent}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_an_executor_of_a_device_is_never_flowers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Server:
+        def __init__(self, libraries: object, work: object) -> None:
+            assert (libraries, work) == (LIBRARIES, worker.work)
+
+        def wait(self) -> None:
+            assert [type(one) for one in chosen] == [Forking]
 
     chosen: list[object] = []
-    monkeypatch.setattr("bouquet.deploy.executors.Forking", fail)
+    monkeypatch.setattr("bouquet.deploy.stand_ins.ForkServer", Server)
     monkeypatch.setattr("bouquet.flower.private.replace_executor", chosen.append)
-    monkeypatch.setattr("bouquet.flower.private.flower_superexec", lambda: None, raising=False)
+    monkeypatch.setattr("bouquet.flower.private.flower_superexec", chosen.clear, raising=False)
     node_executor("")
-    assert [type(one) for one in chosen] == [Spawning]
-    assert Spawning.launch is Forking.launch is not SubprocessExecutor.launch
+    assert not chosen
+    assert Forking.launch is not SubprocessExecutor.launch
 
 
 # What keeps others out

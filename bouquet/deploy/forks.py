@@ -1,0 +1,93 @@
+"""A process that has imported all that a message needs, and forks one for each.
+
+It has no threads and does nothing else, so that a fork copies no lock that somebody holds.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NoReturn
+
+READY = b"."
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Do some work in a fork of this process, which must have no threads; returns its number."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    number = os.fork()
+    if number == 0:
+        _end_with(work)
+    return number
+
+
+def _end_with(work: Callable[[], None]) -> NoReturn:
+    """What a process ends with that is none of its parent's business."""
+    status = 1
+    try:
+        work()
+        status = 0
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+class ForkServer:
+    """Forks processes that do a piece of work each; it ends with whoever started it.
+
+    Parameters
+    ----------
+    libraries : sequence of str
+        Modules to import before the first fork.
+    work : callable
+        What a process does, with words that are handed to it in secret: the words of a command
+        are there for every user of a machine to see.
+    """
+
+    def __init__(self, libraries: Sequence[str], work: Callable[..., None]) -> None:
+        self._ours, theirs = socket.socketpair()
+
+        def serve() -> None:
+            self._ours.close()
+            _serve(theirs, libraries, work)
+
+        forked(serve)
+        theirs.close()
+
+    def wait(self) -> None:
+        """Until it has imported; whoever asks earlier waits longer."""
+        if self._ours.recv(1) != READY:
+            raise OSError("the process that messages are forked from has ended")
+
+    def start(self, *words: object) -> None:
+        """Have a process do the work with some words."""
+        self._ours.sendall(json.dumps(words).encode() + b"\n")
+
+
+def _serve(asked: socket.socket, libraries: Sequence[str], work: Callable[..., None]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a process has ended
+    for name in libraries:
+        import_module(name)
+    asked.sendall(READY)
+    with asked.makefile("rb") as lines:
+        for line in lines:
+            words = json.loads(line)
+
+            def one(words: list[object] = words) -> None:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # what it starts, it waits for
+                asked.close()
+                work(*words)
+
+            forked(one)

@@ -3,6 +3,7 @@
 It has no threads and does nothing else, so that a fork copies no lock that somebody holds.
 """
 
+import gc
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ def forked(work: Callable[[], None]) -> int:
     """Do some work in a fork of this process, which must have no threads; returns its number."""
     sys.stdout.flush()
     sys.stderr.flush()
+    gc.freeze()  # a fork's look for garbage would write to all that it shares
     number = os.fork()
     if number == 0:
         _end_with(work)

@@ -562,6 +562,8 @@ def test_ctrl_c_before_the_first_round_leaves_nothing_to_go_on_with(
         "data fetch",
         "data describe",
         "data split",
+        "conformance list",
+        "conformance check",
     ],
 )
 def test_every_command_helps_with_an_example(bouquet: Bouquet, command: str) -> None:
@@ -854,6 +856,7 @@ def test_help_and_version_are_there_at_once() -> None:
         ("keys", "clients-per-round=0"),
         ("models", "model.hidden=200"),
         ("data list", "data.partition=pathological"),
+        ("conformance list", "apfl-mlp-sampled"),
         ("node key --help", "bouquet node key north.key"),
     ],
 )

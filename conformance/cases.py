@@ -58,19 +58,29 @@ FEDU = {"mu": 0.1, "R": 3, "eta": 0.6, "a": GRAPH}
 FEDSIM = {"gamma_u": 0.2, "gamma_v": 0.3, "tau": 3}
 FEDALT = {"gamma_u": 0.2, "gamma_v": 0.3, "tau_v": 3, "tau_u": 2}
 PLSGD = {"eta": 0.15, "K": 3, "alpha": 0.7, "beta": 0.8}
-META = {"alpha": 0.1, "beta": 0.2, "tau": 2, "delta": 0.001}
+META = {"alpha": 0.1, "beta": 0.2, "tau": 2, "delta": 0.05}
 DITTO = {"eta": 0.2, "lambda": 0.5, "tau": 2, "s": 3}
 PFEDME = {"lambda": 2.0, "eta": 0.1, "R": 2, "K": 3, "inner_eta": 0.15, "beta": 0.8}
 SCAFFOLD = {"eta_l": 0.15, "eta_g": 0.9, "K": 3}
 AFL = {"gamma_w": 0.2, "gamma_lambda": 0.05, "tau": 2}
+EVERY: dict[str, Mapping[str, Any]] = {
+    "apfl": APFL,
+    "fedu": FEDU,
+    "fedsim": FEDSIM,
+    "fedalt": FEDALT,
+    "plsgd": PLSGD,
+    "perfedavg": META,
+    "ditto": DITTO,
+    "pfedme": PFEDME,
+    "scaffold": SCAFFOLD,
+    "afl": AFL,
+}
 
 
 def plans() -> Iterator[Plan]:
     """Every scheme on quadratics with everyone, and on a network with some of them; then more."""
     variants = {"apfl": "adaptive", "fedu": "all", "perfedavg": "exact"}
-    every = {"apfl": APFL, "fedu": FEDU, "fedsim": FEDSIM, "fedalt": FEDALT, "plsgd": PLSGD}
-    every |= {"perfedavg": META, "ditto": DITTO, "pfedme": PFEDME, "scaffold": SCAFFOLD, "afl": AFL}
-    for scheme, symbols in every.items():
+    for scheme, symbols in EVERY.items():
         for kind, rounds in (("quadratic", ALL), ("mlp", SAMPLED)):
             yield Plan(scheme, kind, rounds, symbols, variants.get(scheme, ""))
     # A single step with fixed alpha can be followed by hand.
@@ -84,7 +94,7 @@ def plans() -> Iterator[Plan]:
     yield Plan("fedu", "quadratic", SAMPLED, FEDU, "all")
     yield Plan("fedu", "quadratic", SAMPLED, FEDU, "sampled", note="neighbours")
     for scheme in ("fedsim", "fedalt"):
-        yield Plan(scheme, "mlp", SAMPLED, every[scheme], weights="examples", note="weighted")
+        yield Plan(scheme, "mlp", SAMPLED, EVERY[scheme], weights="examples", note="weighted")
     for variant in ("first-order", "hessian-free"):
         yield Plan("perfedavg", "quadratic", ALL, META, variant, note=variant)
         yield Plan("perfedavg", "mlp", SAMPLED, META, variant, note=variant)

@@ -55,12 +55,11 @@ def iterates(case: Case) -> Iterator[Iterate]:
 def onto_simplex(point: Vector) -> Vector:
     """The nearest point whose entries are not negative and sum to 1.
 
-    It is max(point − t, 0) for the t that makes the sum 1; the sum falls in t, so t is found by
-    trying how many entries stay positive.
+    It is max(point − t, 0) for the t that makes the sum 1: the one for as many of the largest
+    entries as stay positive under it.
     """
     falling = np.sort(point)[::-1]
-    for kept in range(len(point), 0, -1):
-        t = (falling[:kept].sum() - 1) / kept
-        if falling[kept - 1] > t:
-            break
-    return np.maximum(point - t, 0)
+    levels = (np.cumsum(falling) - 1) / np.arange(1, len(point) + 1)
+    t = levels[falling > levels][-1]
+    nearest: Vector = np.maximum(point - t, 0)
+    return nearest

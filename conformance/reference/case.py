@@ -58,7 +58,8 @@ class Case:
         """The mean over those that took part, by the file's weights."""
         weights = self.told["weights"]
         total = sum(weights[i] for i in models)
-        return np.sum([weights[i] / total * x for i, x in models.items()], axis=0)
+        mean: Vector = np.sum([weights[i] / total * x for i, x in models.items()], axis=0)
+        return mean
 
     def part(self, x: Vector, *, personal: bool) -> dict[str, Any]:
         """The personal or the shared parameters of a model, by name."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from .case import Case, Iterate
+from .problems import Vector
 
 NAME = "pFedMe"
 PAPER = "Dinh, Tran and Nguyen 2020, Personalized federated learning with Moreau envelopes, alg. 1"
@@ -32,7 +33,7 @@ def iterates(case: Case) -> Iterator[Iterate]:
     """Rounds of algorithm 1."""
     pull, eta, inner_steps, inner_eta, beta = case.symbol("lambda", "eta", "K", "inner_eta", "beta")
     w = case.start
-    theta = {}
+    theta: dict[str, Vector] = {}
     for batches in case.rounds:
         w_i = {}
         for i, steps in batches.items():

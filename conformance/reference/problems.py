@@ -64,12 +64,14 @@ class Quadratic:
     def gradient(self, client: str, x: Vector, batch: Sequence[int]) -> Vector:
         """The mean of A_j (x − c_j)."""
         a, c = self._batch(client, batch)
-        return np.einsum("nij,nj->ni", a, x - c).mean(axis=0)  # type: ignore[no-any-return]
+        slope: Vector = np.einsum("nij,nj->ni", a, x - c).mean(axis=0)
+        return slope
 
     def curvature(self, client: str, x: Vector, batch: Sequence[int], along: Vector) -> Vector:
         """The mean of A_j, times the direction."""
         a, _ = self._batch(client, batch)
-        return a.mean(axis=0) @ along
+        product: Vector = a.mean(axis=0) @ along
+        return product
 
 
 @dataclass(frozen=True)
@@ -145,11 +147,12 @@ class Network:
 
 def _log_sum_exp(o: Vector) -> Vector:
     most = o.max(axis=1)
-    return most + np.log(np.exp(o - most[:, None]).sum(axis=1))  # type: ignore[no-any-return]
+    summed: Vector = most + np.log(np.exp(o - most[:, None]).sum(axis=1))
+    return summed
 
 
 def _softmax(o: Vector) -> Vector:
-    return np.exp(o - _log_sum_exp(o)[:, None])  # type: ignore[no-any-return]
+    return np.exp(o - _log_sum_exp(o)[:, None])
 
 
 def problem(

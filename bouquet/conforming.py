@@ -5,7 +5,7 @@ schemes' own methods play those rounds, and their states are told in the papers'
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -60,7 +60,7 @@ class Ours(NamedTuple):
     told: Callable[[After], dict[str, Any]]
 
 
-def each(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _each(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """One field of every client's record."""
     return {client: getattr(one, name) for client, one in values.items()}
 
@@ -74,9 +74,9 @@ SCHEMES: dict[str, Ours] = {
         "tau",
         lambda a: {
             "w": a.server.w,
-            "w_i": each(a.sent, "w"),
-            "v": each(a.kept, "v"),
-            "alpha": each(a.kept, "alpha"),
+            "w_i": _each(a.sent, "w"),
+            "v": _each(a.kept, "v"),
+            "alpha": _each(a.kept, "alpha"),
             "v_bar": a.models,
         },
     ),
@@ -84,19 +84,19 @@ SCHEMES: dict[str, Ours] = {
         lambda s, variant: FedU(eta=s["eta"], neighbours=variant),
         "mu",
         "R",
-        lambda a: {"w_kR": each(a.sent, "w"), "w_k": a.models},
+        lambda a: {"w_kR": _each(a.sent, "w"), "w_k": a.models},
     ),
     "fedsim": Ours(
         lambda s, _: FedSim(personal_lr=s["gamma_v"]),
         "gamma_u",
         "tau",
-        lambda a: {"u": a.server.w, "u_i": each(a.sent, "w"), "v": each(a.kept, "v")},
+        lambda a: {"u": a.server.w, "u_i": _each(a.sent, "w"), "v": _each(a.kept, "v")},
     ),
     "fedalt": Ours(
         lambda s, _: FedAlt(personal_lr=s["gamma_v"], personal_steps=s["tau_v"]),
         "gamma_u",
         "tau_u",
-        lambda a: {"u": a.server.w, "u_i": each(a.sent, "w"), "v": each(a.kept, "v")},
+        lambda a: {"u": a.server.w, "u_i": _each(a.sent, "w"), "v": _each(a.kept, "v")},
     ),
     "plsgd": Ours(
         lambda s, _: PLSGD(alpha=s["alpha"], beta=s["beta"]),
@@ -104,8 +104,8 @@ SCHEMES: dict[str, Ours] = {
         "K",
         lambda a: {
             "w": a.server.w,
-            "w_m": each(a.sent, "w"),
-            "theta": each(a.kept, "theta"),
+            "w_m": _each(a.sent, "w"),
+            "theta": _each(a.kept, "theta"),
             "phi": a.models,
         },
     ),
@@ -113,13 +113,13 @@ SCHEMES: dict[str, Ours] = {
         lambda s, variant: PerFedAvg(inner_lr=s["alpha"], mode=variant, delta=s["delta"]),
         "beta",
         "tau",
-        lambda a: {"w": a.server.w, "w_i": each(a.sent, "w"), "adapted": a.models},
+        lambda a: {"w": a.server.w, "w_i": _each(a.sent, "w"), "adapted": a.models},
     ),
     "ditto": Ours(
         lambda s, _: Ditto(strength=s["lambda"], personal_steps=s["s"]),
         "eta",
         "tau",
-        lambda a: {"w": a.server.w, "w_k": each(a.sent, "w"), "v": each(a.kept, "v")},
+        lambda a: {"w": a.server.w, "w_k": _each(a.sent, "w"), "v": _each(a.kept, "v")},
     ),
     "pfedme": Ours(
         lambda s, _: PFedMe(
@@ -129,7 +129,7 @@ SCHEMES: dict[str, Ours] = {
         "R",
         lambda a: {
             "w": a.server.w,
-            "w_i": each(a.sent, "w"),
+            "w_i": _each(a.sent, "w"),
             "theta": {i: one.theta for i, one in a.kept.items() if one.begun},
         },
     ),
@@ -140,8 +140,8 @@ SCHEMES: dict[str, Ours] = {
         lambda a: {
             "x": a.server.w,
             "c": a.server.c,
-            "delta_y": each(a.sent, "w"),
-            "c_i": each(a.kept, "c"),
+            "delta_y": _each(a.sent, "w"),
+            "c_i": _each(a.kept, "c"),
         },
     ),
     "afl": Ours(
@@ -150,8 +150,8 @@ SCHEMES: dict[str, Ours] = {
         "tau",
         lambda a: {
             "w": a.server.w,
-            "w_i": each(a.sent, "w"),
-            "L": each(a.sent, "loss"),
+            "w_i": _each(a.sent, "w"),
+            "L": _each(a.sent, "loss"),
             "lambda": a.server.mixture,
         },
     ),
@@ -168,25 +168,26 @@ def output(vector: Vector) -> dict[str, Any]:
     """
     if vector["scheme"] not in SCHEMES:
         raise BadInput(f"There is no scheme here for vectors of {vector['scheme']!r}.")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on models so small, threads would only wait for each other
+    try:
+        return {"name": vector["name"], "iterates": list(_iterates(vector))}
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _iterates(vector: Vector) -> Iterator[dict[str, Any]]:
     ours = SCHEMES[vector["scheme"]]
     symbols = {name: one["value"] for name, one in vector["symbols"].items()}
-    scheme, lr, steps = (
-        ours.scheme(symbols, vector["variant"]),
-        symbols[ours.lr],
-        symbols[ours.steps],
-    )
-    task, clients = task_of(vector), list(vector["clients"])
-    weights = vector["weights"]
-    federation = Federation(
-        {client: Member(len(_data(vector, client)[1]), weights[client]) for client in clients},
-        lr=lr,
-        steps=steps,
-    )
+    scheme = ours.scheme(symbols, vector["variant"])
+    lr, steps = symbols[ours.lr], symbols[ours.steps]
+    task = _task_of(vector)
+    members = {client: Member(1, weight) for client, weight in vector["weights"].items()}
+    federation = Federation(members, lr=lr, steps=steps)
     server = scheme.welcome(scheme.init_server(task), federation)
     if "a" in symbols:
-        server = server._replace(graph=doubles(symbols["a"]))
-    kept = {client: scheme.init_personal(task, 1) for client in clients}
-    iterates = []
+        server = server._replace(graph=_doubles(symbols["a"]))
+    kept = {client: scheme.init_personal(task, 1) for client in members}
     for number, round_ in enumerate(vector["rounds"], start=1):
         works = {
             client: Work(task, Sgd(lr), _batches(vector, client, own), steps)
@@ -198,13 +199,11 @@ def output(vector: Vector) -> dict[str, Any]:
         }
         server, kept = play(scheme, server, federation, works, kept, number)
         models = {}
-        for client in clients:
+        for client, own in kept.items():
             adapt = [vector["adapt"][client]] if "adapt" in vector else []
             work = Work(task, Sgd(lr), _batches(vector, client, adapt))
-            received = _received(scheme, server, client)
-            models[client] = scheme.predictor(work, received, kept[client])
-        iterates.append(_plain(ours.told(After(server, kept, sent, models))))
-    return {"name": vector["name"], "iterates": iterates}
+            models[client] = scheme.predictor(work, _received(scheme, server, client), own)
+        yield _plain(ours.told(After(server, kept, sent, models)))
 
 
 class _Point(nn.Module):
@@ -231,16 +230,16 @@ def _network(initial: Tree) -> nn.Module:
     return nn.Sequential(OrderedDict(parts))
 
 
-def task_of(vector: Vector) -> Task:
+def _task_of(vector: Vector) -> Task:
     """A file's model and loss."""
-    initial = {name: doubles(value) for name, value in vector["initial"].items()}
+    initial = {name: _doubles(value) for name, value in vector["initial"].items()}
     personal = frozenset(vector.get("personal", ()))
     if vector["problem"] == "quadratic":
         return Task(_Point(initial), initial, 0, personal)
     return Task(_network(initial), initial, len(initial["output.bias"]), personal)
 
 
-def doubles(value: Any) -> Tensor:
+def _doubles(value: Any) -> Tensor:
     """Numbers of a file."""
     return torch.tensor(value, dtype=torch.float64)
 
@@ -249,8 +248,8 @@ def _data(vector: Vector, client: str) -> tuple[Tensor, Tensor]:
     """A client's inputs and targets; of a quadratic problem, curvatures and optima."""
     own = vector["clients"][client]
     if vector["problem"] == "quadratic":
-        return doubles(own["A"]), doubles(own["c"])
-    return doubles(own["x"]), torch.tensor(own["y"])
+        return _doubles(own["A"]), _doubles(own["c"])
+    return _doubles(own["x"]), torch.tensor(own["y"])
 
 
 def _batches(vector: Vector, client: str, own: Any) -> list[Batch]:

@@ -16,6 +16,11 @@ from typing import Any
 
 FORMAT = "personalized-fl-conformance/1"
 FOLDER = Path(__file__).with_name("vectors")
+# What a file of vectors must say.
+KEYS = (
+    *("name", "scheme", "variant", "problem", "symbols", "initial", "clients", "weights"),
+    *("rounds", "quantities", "tolerance", "expected"),
+)
 
 
 class CannotCompare(ValueError):
@@ -93,6 +98,9 @@ def read_vector(path: Path) -> dict[str, Any]:
     told = read(path)
     if told.get("format") != FORMAT:
         raise CannotCompare(f"{path} is no file of vectors: its format is not {FORMAT!r}.")
+    missing = [name for name in KEYS if name not in told]
+    if missing:
+        raise CannotCompare(f"{path} is not whole: it has no {missing[0]!r}.")
     return told
 
 

@@ -54,10 +54,12 @@ def model_of(vector: dict[str, Any]) -> nn.Module:
     if vector["problem"] == "quadratic":
         model: nn.Module = Point(len(vector["initial"]["x"]))
     else:
-        layers = [n.removesuffix(".weight") for n in initial if n.endswith(".weight")]
-        linear = {n: nn.Linear(*initial[f"{n}.weight"].shape[::-1]).double() for n in layers}
-        hidden = {"hidden": linear.get("hidden"), "tanh": nn.Tanh()} if len(layers) == 2 else {}
-        model = nn.Sequential(OrderedDict({**hidden, "output": linear["output"]}))
+        parts: dict[str, nn.Module] = {}
+        for layer in [n.removesuffix(".weight") for n in initial if n.endswith(".weight")]:
+            parts |= {"tanh": nn.Tanh()} if parts else {}
+            width, inputs = initial[f"{layer}.weight"].shape
+            parts[layer] = nn.Linear(inputs, width, dtype=torch.float64)
+        model = nn.Sequential(OrderedDict(parts))
     model.load_state_dict(initial)
     return model
 
@@ -110,9 +112,10 @@ def played(vector: dict[str, Any]) -> dict[str, Any]:
     """FL4Health's iterates. It mixes predictions, so there is no v_bar to tell."""
     config = {"current_server_round": 1, "local_steps": vector["symbols"]["tau"]["value"]}
     clients = {name: Client(vector, name) for name in vector["clients"]}
-    # Asked for all its parameters, a client sets itself up. The first round sends both twins.
-    # What it gives shares memory with its model; a network would have copied it.
-    w = [[a.copy() for a in one.get_parameters(config)] for one in clients.values()][0]
+    # Asked for its parameters, a client sets itself up. They share memory with its model; a
+    # network would have copied them. The first round sends both twins.
+    first, *_ = [client.get_parameters(config) for client in clients.values()]
+    w = [array.copy() for array in first]
     names = list(model_of(vector).state_dict())
     iterates = []
     for number, round_ in enumerate(vector["rounds"], start=1):
@@ -132,7 +135,7 @@ def played(vector: dict[str, Any]) -> dict[str, Any]:
 
 
 def understood(case: Case) -> Iterator[Iterate]:
-    """What FL4Health computes where the model is linear, as we read it: beside reference/apfl.py."""
+    """What FL4Health computes where the model is linear, as we read it."""
     eta, eta_alpha, start = case.symbol("eta", "eta_alpha", "alpha")
     w, gradient = case.start, case.problem.gradient
     v, alpha = dict.fromkeys(case.clients, w), dict.fromkeys(case.clients, start)

@@ -10,7 +10,7 @@ VARIANTS = {"": ""}
 SYMBOLS = {
     "eta": ("η", "Step size of w and of v_k."),
     "lambda": ("λ", "Pull of v_k towards the shared model."),
-    "tau": ("r", "Local steps on w, on the batches 'w'."),
+    "tau": ("τ", "Local steps on w, on the batches 'w' (the paper leaves the solver open)."),
     "s": ("s", "Steps on v_k, on the batches 'v'."),
 }
 QUANTITIES = {

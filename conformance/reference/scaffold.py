@@ -33,11 +33,11 @@ def iterates(case: Case) -> Iterator[Iterate]:
         delta_y, delta_c = {}, {}
         for i, steps in batches.items():
             y = x
-            for batch in steps:  # line 10
+            for batch in steps:
                 y = y - eta_l * (case.problem.gradient(i, y, batch) - c_i[i] + c)
-            new = c_i[i] - c + (x - y) / (local_steps * eta_l)  # line 12, option II
+            new = c_i[i] - c + (x - y) / (local_steps * eta_l)  # option II
             delta_y[i], delta_c[i] = y - x, new - c_i[i]
             c_i[i] = new
-        x = x + eta_g * case.mean(delta_y)  # lines 16 and 17
+        x = x + eta_g * case.mean(delta_y)
         c = c + len(delta_c) / len(case.clients) * case.mean(delta_c)
         yield {"x": x, "c": c, "delta_y": delta_y, "c_i": dict(c_i)}

@@ -7,8 +7,8 @@ from typing import Any
 PACKAGE = Path(__file__).parent
 APP = PACKAGE.parent
 # Folders that stand beside the package in a checkout; a wheel has them in it. A bundle has all but
-# the recipes, which no node runs.
-BESIDE = ("client_app/", "models/", "recipes/", "server_app/", "strategies/")
+# the recipes and the conformance vectors, which no node needs.
+BESIDE = ("client_app/", "conformance/", "models/", "recipes/", "server_app/", "strategies/")
 
 
 def manifest() -> Path:

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
-from bouquet.cli import data, edge, lists, pages, reproduce, runs
+from bouquet.cli import conformance, data, edge, lists, pages, reproduce, runs
 from bouquet.core.errors import BadInput, FetchFailed, RunFailed
 
 # Torch, Ray and Flower take seconds to import, so commands import what they need
@@ -38,6 +38,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(data.data_app, name="data")
+app.add_typer(conformance.conformance_app, name="conformance")
 app.add_typer(edge.superlink_app, name="superlink")
 app.add_typer(edge.node_app, name="node")
 

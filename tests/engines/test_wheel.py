@@ -134,6 +134,12 @@ def test_the_wheel_installs_one_name(environment: Path, tmp_path: Path) -> None:
     }
 
 
+def test_the_wheel_brings_the_conformance_vectors(environment: Path, tmp_path: Path) -> None:
+    listed = run(tmp_path, environment / "bouquet", "conformance", "list")
+    assert str(environment.parent) in listed.splitlines()[-1]
+    run(tmp_path, environment / "bouquet", "conformance", "check", "apfl-quadratic-all")
+
+
 def test_somebody_elses_scheme_runs_on_inline_and_ray(environment: Path, folder: Path) -> None:
     assert len(SCHEME.splitlines()) <= 40
     listed = run(folder, environment / "bouquet", "schemes", "./mine.py:OwnHead")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
@@ -20,6 +20,7 @@ from rich.console import Console
 from bouquet import engines
 from bouquet.cli import catalogue, main
 from bouquet.cli.gather import as_json, gathered
+from bouquet.conformance import check as conformance
 from bouquet.core.config import Key, keys_of
 from bouquet.core.errors import RunFailed
 from bouquet.data import DATASETS, cache
@@ -562,6 +563,8 @@ def test_ctrl_c_before_the_first_round_leaves_nothing_to_go_on_with(
         "data fetch",
         "data describe",
         "data split",
+        "conformance list",
+        "conformance check",
     ],
 )
 def test_every_command_helps_with_an_example(bouquet: Bouquet, command: str) -> None:
@@ -854,6 +857,7 @@ def test_help_and_version_are_there_at_once() -> None:
         ("keys", "clients-per-round=0"),
         ("models", "model.hidden=200"),
         ("data list", "data.partition=pathological"),
+        ("conformance list", "apfl-mlp-sampled"),
         ("node key --help", "bouquet node key north.key"),
     ],
 )
@@ -945,3 +949,70 @@ def test_the_run_folders_guide_names_every_key_of_the_log(bouquet: Bouquet, tmp_
     header = (tmp_path / "run" / "clients.csv").read_text().splitlines()[0].split(",")
     for key in [*event, *event["timing"], *summary, *header]:
         assert f"`{key}`" in guide, key
+
+
+# Conformance vectors
+
+
+@pytest.fixture
+def agreeing(tmp_path: Path) -> dict[str, Any]:
+    """Anyone's iterates that agree with vectors."""
+    told = json.loads((conformance.FOLDER / "apfl-softmax-sampled.json").read_text("utf-8"))
+    return {"name": told["name"], "iterates": told["expected"]}
+
+
+def test_anyones_iterates_are_compared_with_the_vectors(
+    bouquet: Bouquet, tmp_path: Path, agreeing: dict[str, Any]
+) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps(agreeing))
+    outcome = bouquet("conformance", "check", "apfl-softmax-sampled", "mine.json")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert re.search(r"^alpha +4 of 4 ", outcome.out, re.M)
+    agreeing["iterates"][2]["alpha"]["b"] += 1e-3
+    (tmp_path / "mine.json").write_text(json.dumps(agreeing))
+    outcome = bouquet("conformance", "check", "apfl-softmax-sampled", "mine.json")
+    assert (outcome.code, outcome.err) == (1, "")
+    assert re.search(r"^alpha +3 of 4 +round 3: b ", outcome.out, re.M)
+
+
+def test_without_iterates_our_own_are_compared(bouquet: Bouquet) -> None:
+    outcome = bouquet("conformance", "check", "apfl-softmax-sampled")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert re.search(r"^v_bar +4 of 4 ", outcome.out, re.M)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "apfl"}, "The output's name must be 'apfl-softmax-sampled', not 'apfl'."),
+        ({"iterates": []}, "The output has 0 rounds; apfl-softmax-sampled has 4."),
+        ({"iterates": 3}, "The output's iterates must be a list with an object for each round."),
+        ({"iterates": [{"theta": 1}] * 4}, "The output has 'theta'; the quantities of apfl-"),
+        ({"iterates": [{"alpha": "x"}] * 4}, "The output has 'x' where a number should be."),
+    ],
+)
+def test_iterates_that_cannot_be_compared_are_refused(
+    bouquet: Bouquet,
+    tmp_path: Path,
+    agreeing: dict[str, Any],
+    change: dict[str, object],
+    said: str,
+) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps(agreeing | change))
+    assert_refused(bouquet("conformance", "check", "apfl-softmax-sampled", "mine.json"), said)
+
+
+def test_files_that_are_no_vectors_and_no_iterates_are_refused(
+    bouquet: Bouquet, tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_text("text")
+    (tmp_path / "list").write_text("[]")
+    (tmp_path / "other").write_text("{}")
+    (tmp_path / "half").write_text(json.dumps({"format": conformance.FORMAT, "name": "half"}))
+    check = ("conformance", "check")
+    assert_refused(bouquet(*check, "fedfoo"), "There is no file 'fedfoo', nor vectors of that name")
+    assert_refused(bouquet(*check, "other"), "other is no file of vectors: its format is not ")
+    assert_refused(bouquet(*check, "half"), "half is not whole: it has no 'scheme'.")
+    assert_refused(bouquet(*check, "afl-mlp-sampled", "text"), "text is not JSON.")
+    assert_refused(bouquet(*check, "afl-mlp-sampled", "list"), "list must be a JSON object.")
+    assert_refused(bouquet(*check, "afl-mlp-sampled", "none"), "Cannot read none: No such file")

@@ -107,6 +107,22 @@ def test_the_commands_of_the_concepts_run_as_they_stand(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").exists()
 
 
+def test_the_guide_to_conformance_runs_as_it_stands(tmp_path: Path) -> None:
+    (adapter,) = blocks("conformance.md", "python")
+    run(adapter, tmp_path)
+    listing, ours, theirs = blocks("conformance.md", "")[0].splitlines()
+    assert "apfl-mlp-sampled" in said_by(listing, tmp_path)
+    for command in (ours, theirs):
+        assert re.search(r"^v_bar +4 of 4 +-", said_by(command, tmp_path), re.M)
+
+
+def test_the_guide_to_conformance_names_every_key_of_the_vectors() -> None:
+    text = (ROOT / "docs" / "conformance.md").read_text("utf-8")
+    listed = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\|.*?\|", text, re.M))))
+    files = [json.loads(path.read_text("utf-8")) for path in ROOT.glob("conformance/vectors/*")]
+    assert {key for file in files for key in file} <= listed
+
+
 def test_the_threat_model_names_tests_that_there_are() -> None:
     """What is called protected is shown by a test, until somebody renames it."""
     text = (ROOT / "docs" / "security.md").read_text("utf-8")

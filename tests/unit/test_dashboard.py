@@ -16,7 +16,7 @@ import pytest
 from bouquet.core.errors import BadInput
 from bouquet.storage.history import Line
 from bouquet.storage.runs import read
-from bouquet.watch.dashboard import HEADERS, make_app, serve
+from bouquet.watch.dashboard import FILES, HEADERS, make_app, serve
 from bouquet.watch.live import History, Log, Watch
 from bouquet.watch.views import (
     MOST_CELLS,
@@ -436,9 +436,9 @@ def test_pages_may_not_ask_other_hosts(visit: Visit, runs: Path) -> None:
         }
 
 
-@pytest.mark.parametrize("file", ["index.html", "app.js", "charts.js", "style.css"])
+@pytest.mark.parametrize("file", sorted(FILES))
 def test_the_page_itself_names_no_other_host(file: str) -> None:
-    text = (Path(__file__).parents[2] / "bouquet" / "watch" / "web" / file).read_text()
+    text = FILES[file].read_text()
     assert "//" not in text.replace("// ", "")
 
 

@@ -12,7 +12,7 @@ BESIDE = ("client_app", "models", "server_app", "strategies")
 # Lowest first; what stands on one line knows nothing of its neighbours.
 FLOORS = [
     "core",
-    "bound imports manifest",
+    "bound colours imports manifest",
     "storage flower",
     "models",
     "data",

@@ -36,7 +36,7 @@ export function ticks(from, to, count) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw * 0.999) || raw;
   const found = [];
-  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n++) found.push(n * step);
+  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n++) found.push(n * step || 0); // never -0
   return found;
 }
 

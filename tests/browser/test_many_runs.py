@@ -122,6 +122,7 @@ def test_the_address_gives_the_same_view_again(page: Page, address: str) -> None
     choose(page, "smooth", "3")
     choose(page, "focus", "low1")
     choose(page, "find", "b", "input")
+    page.wait("document.querySelector('#clients [data-client=b]')")  # asked for a moment ago
     page.run("document.querySelector('#clients [data-client=b]').click()")
     page.wait("document.getElementById('client').open")
     shown = (
@@ -137,6 +138,24 @@ def test_the_address_gives_the_same_view_again(page: Page, address: str) -> None
     page.wait(f"{shown} === {json.dumps(before)}")
     page.press("Escape")
     page.wait("!location.hash.includes('client')")
+
+
+def test_a_client_that_was_closed_stays_closed_when_an_answer_is_late(
+    page: Page, address: str
+) -> None:
+    look(page, address + "#client=a")
+    page.wait("document.getElementById('client').open")
+    page.run(
+        "(() => { const ask = window.fetch; window.held = [];"
+        "window.fetch = (path) => path.startsWith('api/client') ?"
+        "new Promise((done) => { window.held.push(() => done(ask(path))); }) : ask(path); })()"
+    )
+    page.run("location.hash = 'client=a&find=a'")  # asks again, as news do
+    page.wait("window.held.length === 1")
+    page.press("Escape")
+    page.wait("!document.getElementById('client').open")
+    late = "new Promise((done) => { window.held[0](); setTimeout(done, 300); })"
+    assert page.run(f"{late}.then(() => document.getElementById('client').open)") is False
 
 
 def test_an_axis_is_chosen_and_both_panels_have_the_same(page: Page, address: str) -> None:

@@ -65,17 +65,17 @@ async function loadHistory(name) {
   catch { state.histories.delete(name); }
   if (name !== list().focus) return;
   showHistory();
-  if (state.view.client) await openClient(state.view.client).catch(() => change({ client: "" }));
+  await showOpen();
 }
 
 // What is to be seen and not here yet, then all of it.
-async function complete() {
+async function complete(renew = false) {
   const { shown, focus } = list();
   const missing = names(shown).filter((name) => !state.curves.has(name));
   const fresh = focus && !state.details.has(focus);
   await Promise.all([loadCurves(missing), fresh && loadDetails(focus)]);
   show();
-  if (focus && !state.histories.has(focus)) await loadHistory(focus);
+  if (focus && (renew || !state.histories.has(focus))) await loadHistory(focus);
 }
 
 const waiting = new Set();
@@ -96,8 +96,7 @@ async function refresh(changed) {
     }
     // What is on the screen stays there until what is newer has come.
     await Promise.all([loadCurves(stale.filter((name) => seen.includes(name))), stale.includes(focus) && loadDetails(focus)]);
-    await complete();
-    if (stale.includes(focus)) await loadHistory(focus);
+    await complete(stale.includes(focus));
     await new Promise((done) => { setTimeout(done, 300); });
   }
   busy = false;
@@ -122,12 +121,20 @@ function change(choice) {
   history.replaceState(null, "", address(state.view) || location.pathname);
 }
 
-async function openClient(name) {
-  const { focus } = list();
-  const found = await ask("api/client", { run: focus, client: name });
+function openClient(name) {
   change({ client: name });
-  const run = state.runs.find((one) => one.name === focus);
-  showClient(found, name, Math.max(1, run.round), part(list()));
+  return showOpen();
+}
+
+// The client that is open, unless it was closed before the server answered.
+async function showOpen() {
+  const { view: { client } } = state, { focus } = list();
+  if (!client || !focus) return;
+  const found = await ask("api/client", { run: focus, client }).catch(() => null);
+  const now = list();
+  if (state.view.client !== client || now.focus !== focus) return;
+  if (!found) change({ client: "" }); // no such client
+  else showClient(found, client, Math.max(1, state.runs.find((one) => one.name === focus).round), part(now));
 }
 
 function tick(name, checked) {
@@ -171,6 +178,6 @@ $("client").addEventListener("close", () => change({ client: "" }));
 window.addEventListener("hashchange", async () => { // somebody wrote another address
   state.view = viewOf(location.hash);
   await complete();
-  if (state.view.client) openClient(state.view.client);
+  if (state.view.client) showOpen(); else $("client").close();
 });
 listen();

@@ -177,7 +177,6 @@ export function bars(canvas, values, words) {
   const known = values.filter((v) => v !== null && Number.isFinite(v));
   if (!known.length) return empty(canvas, "known when the run has ended");
   const xs = range(known, { pad: 0 });
-  if (xs[0] === xs[1]) xs[1] = xs[0] + 1;
   const count = Math.min(30, Math.max(5, Math.ceil(Math.sqrt(known.length) * 1.5)));
   const bins = Array.from({ length: count }, () => 0);
   for (const v of known) bins[Math.min(count - 1, Math.floor(((v - xs[0]) / (xs[1] - xs[0])) * count))]++;

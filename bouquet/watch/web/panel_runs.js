@@ -30,7 +30,7 @@ const CELLS = {
 function runRow(row, { columns, names, shown }) {
   const box = make("input", null, { type: "checkbox", "aria-label": `show ${names.get(row.id)}`, "data-run": row.id });
   box.checked = shown.includes(row);
-  const cells = columns.map(({ id, key }) => CELLS[id]?.(row, names) ?? make("td", (key ? row.keys[id] : row[id]) ?? "–"));
+  const cells = columns.map(({ id, key }) => (key ? make("td", row.keys[id] ?? "–") : CELLS[id]?.(row, names) ?? make("td", row[id])));
   return within("tr", [within("td", box), ...cells]);
 }
 

@@ -16,6 +16,16 @@ function hasWord(run, word) {
     (name === key || name.endsWith(`.${key}`)) && String(value).toLowerCase() === wanted);
 }
 
+// What has the same key, in the order of the first of each.
+function grouped(items, keyOf) {
+  const groups = new Map();
+  for (const item of items) {
+    const key = keyOf(item);
+    if (groups.has(key)) groups.get(key).push(item); else groups.set(key, [item]);
+  }
+  return groups;
+}
+
 export function filtered(runs, view) {
   const words = view.q.toLowerCase().split(/\s+/).filter((word) => word);
   return runs.filter((run) => (!view.state || run.state === view.state) &&
@@ -25,9 +35,7 @@ export function filtered(runs, view) {
 // Are seeds of a configuration one row and one line? Unless somebody chose, where there are several.
 export function isTogether(runs, view) {
   if (view.seeds) return view.seeds === "together";
-  const seeds = new Map();
-  for (const run of runs) seeds.set(run.label, (seeds.get(run.label) ?? new Set()).add(run.seed));
-  return [...seeds.values()].some((some) => some.size > 1);
+  return [...grouped(runs, (run) => run.label).values()].some((some) => new Set(some.map((run) => run.seed)).size > 1);
 }
 
 // The keys that two of the runs have different values for.
@@ -73,11 +81,7 @@ function cell(row, column) {
 
 // A row for each run, or for each configuration.
 export function rowsOf(runs, view, together) {
-  const groups = new Map();
-  for (const run of runs) {
-    const key = together ? run.label : run.name;
-    groups.set(key, [...(groups.get(key) ?? []), run]);
-  }
+  const groups = grouped(runs, (run) => (together ? run.label : run.name));
   const rows = [...groups.values()].map((group) => rowOf(group.toSorted((a, b) => a.seed - b.seed)));
   const [column, down] = sorted(view.sort);
   return rows.toSorted((a, b) => compare(cell(a, column), cell(b, column), down, [a.id, b.id]));
@@ -98,23 +102,23 @@ export function columnsOf(rows, together) {
   ];
 }
 
-// What a run is called among others: its scheme and what tells it from those like it.
+// What a run is called among others: its scheme and what tells it from those like it; where that is
+// nothing, its seed or its folder.
 export function namesOf(rows) {
-  const runs = rows.flatMap((row) => row.runs);
-  const several = new Set(runs.map((run) => run.data)).size > 1;
-  const told = rows.map((row) => {
-    const alike = runs.filter((run) => run.scheme === row.scheme && run.data === row.data);
-    const keys = differing(alike), said = keys.slice(0, MOST_KEYS).map((key) => `${key.split(".").pop()}=${row.keys[key] ?? "?"}`);
-    return [row.scheme, ...(several ? [`on ${row.data}`] : []), ...said, ...(keys.length > MOST_KEYS ? ["…"] : [])].join(" ");
-  });
-  const again = (name) => told.filter((other) => other === name).length > 1;
-  const seeds = (row, name) => new Set(rows.filter((_, n) => told[n] === name).map((one) => one.seed)).size > 1;
-  const apart = rows.map((row, n) => {
-    if (row.runs.length > 1 || !again(told[n])) return told[n];
-    return seeds(row, told[n]) ? `${told[n]}, seed ${row.seed}` : told[n];
-  });
-  const twice = (name) => apart.filter((other) => other === name).length > 1;
-  return new Map(rows.map((row, n) => [row.id, twice(apart[n]) ? `${apart[n]} (${row.id})` : apart[n]]));
+  const several = new Set(rows.map((row) => row.data)).size > 1;
+  const kind = (row) => `${row.scheme} on ${row.data}`;
+  const keys = new Map([...grouped(rows, kind)].map(([name, some]) => [name, differing(some)]));
+  const plain = (row) => {
+    const differ = keys.get(kind(row)), told = differ.slice(0, MOST_KEYS);
+    return [several ? kind(row) : row.scheme, ...told.map((key) => `${key.split(".").pop()}=${row.keys[key] ?? "?"}`),
+      ...(differ.length > MOST_KEYS ? ["…"] : [])].join(" ");
+  };
+  const names = new Map();
+  for (const [name, some] of grouped(rows, plain)) {
+    const bySeed = new Set(some.map((row) => row.seed)).size === some.length;
+    for (const row of some) names.set(row.id, some.length === 1 ? name : bySeed ? `${name}, seed ${row.seed}` : `${name} (${row.id})`);
+  }
+  return names;
 }
 
 // The rows that are ticked: those chosen, or the newest.

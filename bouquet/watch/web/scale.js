@@ -25,7 +25,9 @@ export function range(values, { pad = 0.04, log = false } = {}) {
     const room = Math.max(Math.log(high / low) * pad, 0.02);
     return [low * Math.exp(-room), high * Math.exp(room)];
   }
-  const room = (high - low || Math.abs(high) || 1) * pad;
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  const flat = high - low < size * 1e-9; // but for rounding, one number: there are no ticks that near
+  const room = flat ? (size || 1) * Math.max(pad, 1e-3) : (high - low) * pad;
   return [low - room, high + room];
 }
 

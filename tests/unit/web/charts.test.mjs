@@ -47,6 +47,12 @@ test("a range holds what is known, and of a logarithmic axis what is positive", 
   assert.deepEqual(range([0, -1], { log: true }), [0.1, 1]);
 });
 
+test("a line that is flat but for rounding has an axis of its own", () => {
+  const [low, high] = range([0.1, 0.1 + 2e-17, 0.1 + 1e-16]);
+  assert.deepEqual([low, high].map((end) => +end.toFixed(6)), [0.096, 0.104]);
+  assert.ok(ticks(low, high, 7).length < 20);
+});
+
 test("places on a logarithmic axis go by factors", () => {
   const place = scale([1, 100], [0, 200], true);
   assert.deepEqual([1, 10, 100].map((value) => Math.round(place(value))), [0, 100, 200]);

@@ -36,7 +36,7 @@ test("rows are sorted by results and by keys", () => {
 });
 
 test("seeds of a configuration are one row, with their mean and deviation", () => {
-  const [row, alone] = rowsOf([...seeds, other], { ...START, sort: "personal" }, true);
+  const [row, alone] = rowsOf([...seeds.toReversed(), other], { ...START, sort: "personal" }, true);
   assert.equal(row.runs.length, 3);
   assert.deepEqual(row.personal, { mean: 0.75, deviation: 0.25 });
   assert.equal(row.seed, "0 1 2");

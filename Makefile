@@ -19,6 +19,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/oxlint --deny-warnings bouquet/watch/web tests/unit/web
 
 check: lint test
 

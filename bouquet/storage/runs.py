@@ -176,7 +176,14 @@ def flat(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def labels(runs: Sequence[Run]) -> list[str]:
     """A name for each run's configuration: scheme, data, and keys that tell it from its like."""
-    return [" ".join([run.scheme, "on", run.data, *_own_keys(run, runs)]) for run in runs]
+    kinds: dict[tuple[str, str], list[Run]] = {}
+    for run in runs:
+        kinds.setdefault((run.scheme, run.data), []).append(run)
+    differ = {kind: _differing(alike) for kind, alike in kinds.items()}
+    return [
+        " ".join([run.scheme, "on", run.data, *_told(run, differ[run.scheme, run.data])])
+        for run in runs
+    ]
 
 
 @dataclass(frozen=True)
@@ -211,12 +218,14 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     ]
 
 
-def _own_keys(run: Run, runs: Sequence[Run]) -> list[str]:
+def _differing(alike: Sequence[Run]) -> list[str]:
     """The keys in which runs of the same scheme on the same data differ."""
-    alike = [one for one in runs if (one.scheme, one.data) == (run.scheme, run.data)]
     names = sorted({key for one in alike for key in one.config} - INCIDENTAL)
-    differ = [key for key in names if len({str(one.config.get(key)) for one in alike}) > 1]
-    return [f"{key}={run.config.get(key, '?')}" for key in differ]
+    return [key for key in names if len({str(one.config.get(key)) for one in alike}) > 1]
+
+
+def _told(run: Run, keys: Sequence[str]) -> list[str]:
+    return [f"{key}={run.config.get(key, '?')}" for key in keys]
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -12,10 +12,10 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.responses import (
     FileResponse,
     JSONResponse,
@@ -29,15 +29,11 @@ from bouquet.core.errors import BadInput
 from bouquet.core.measure import LOSS
 from bouquet.storage.runs import Run
 from bouquet.watch.live import Watch
-from bouquet.watch.views import client_details, details, history_details, overview
+from bouquet.watch.views import client_details, curves, details, history_details, overview
 
 WEB = Path(__file__).parent / "web"
-FILES = {
-    "": ("index.html", "text/html"),
-    "app.js": ("app.js", "text/javascript"),
-    "charts.js": ("charts.js", "text/javascript"),
-    "style.css": ("style.css", "text/css"),
-}
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+FILES = {file.name: file for file in WEB.iterdir() if file.suffix in KINDS}
 HERE = frozenset({"127.0.0.1", "localhost", "::1"})
 COOKIE = "bouquet-token"
 HEADERS = {
@@ -86,6 +82,11 @@ def make_app(folder: Path, token: str = "", poll: float = POLL, awaited: bool = 
     def run(name: str) -> JSONResponse:
         return JSONResponse(details(_known(watch, name)))
 
+    @app.get("/api/curves")
+    def many_curves(name: Annotated[list[str], Query()]) -> JSONResponse:
+        runs = watch.runs()  # one that was asked for may be gone a moment ago
+        return JSONResponse(curves({one: runs[one] for one in name if one in runs}))
+
     @app.get("/api/history")
     def clients_history(name: str) -> JSONResponse:
         known = _known(watch, name)
@@ -109,11 +110,10 @@ def make_app(folder: Path, token: str = "", poll: float = POLL, awaited: bool = 
 
     @app.get("/")
     @app.get("/{name}")
-    def file(name: str = "") -> Response:
+    def file(name: str = "index.html") -> Response:
         if name not in FILES:
             raise HTTPException(404, "There is no such page.")
-        path, kind = FILES[name]
-        return FileResponse(WEB / path, media_type=kind)
+        return FileResponse(FILES[name], media_type=KINDS[FILES[name].suffix])
 
     return app
 

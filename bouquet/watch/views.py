@@ -1,18 +1,21 @@
 """What a web page shows of runs, in portions of a size for a screen."""
 
 import base64
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
 
+from bouquet.colours import DASHES, SCHEMES, colour_of, dashes
 from bouquet.core.measure import LOSS, Measure
 from bouquet.storage.events import Event, Host
 from bouquet.storage.history import Line, latest, of_client, spreads
-from bouquet.storage.runs import Run, labels, number, stage_starts
+from bouquet.storage.runs import INCIDENTAL, Run, labels, number, stage_starts
 
 T = TypeVar("T")
 
@@ -25,8 +28,37 @@ MOST_NAMES = 8  # of a node's clients
 
 def overview(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
     """A line for each run."""
-    names = labels(list(runs.values()))
-    return [_line(name, label, run) for (name, run), label in zip(runs.items(), names, strict=True)]
+    found = list(runs.values())
+    names = labels(found)
+    schemes = {label: run.scheme for label, run in zip(names, found, strict=True)}
+    strokes = dict(zip(schemes, dashes(list(schemes.values())), strict=True))
+    keys = _differing([_keys(run) for run in found])
+    return [
+        _line(name, label, run)
+        | {"dash": DASHES[strokes[label]]}
+        | {"keys": {key: value for key, value in _keys(run).items() if key in keys}}
+        for (name, run), label in zip(runs.items(), names, strict=True)
+    ]
+
+
+def _keys(run: Run) -> dict[str, Any]:
+    """The keys that matter to a run and are not told elsewhere: none of another scheme's."""
+    told = INCIDENTAL | {"scheme", "pipeline", "data.name"}
+    others = set(SCHEMES) - set(re.split(r"[ :]+", run.scheme))
+    return {
+        key: value
+        for key, value in run.config.items()
+        if key not in told and key.partition(".")[0] not in others
+    }
+
+
+def _differing(configs: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The keys that two runs have different values for: all of each would be much to send."""
+    values: dict[str, set[str]] = {}
+    for config in configs:
+        for key, value in config.items():
+            values.setdefault(key, set()).add(str(value))
+    return {key for key, there in values.items() if len(there) > 1}
 
 
 def _line(name: str, label: str, run: Run) -> dict[str, Any]:
@@ -36,17 +68,32 @@ def _line(name: str, label: str, run: Run) -> dict[str, Any]:
         "name": name,
         "label": label,
         "scheme": run.scheme,
+        "colour": [colour_of(run.scheme), colour_of(run.scheme, dark=True)],
         "data": run.data,
         "seed": run.seed,
         "state": run.state(),
         "round": run.done,
         "rounds": run.rounds,
+        "started": _started(run),
+        "seconds": sum(map(_seconds_of, run.events)),
+        "bytes": sum(map(_bytes, run.events)),
         "left": run.seconds_left() if run.state() == "running" else None,
         "silent": time.time() - run.seen,
         "measure": run.measure.name,
         "lower_is_better": run.measure.lower_is_better,
         **{key: number(metrics.get(key)) for key in _columns(run.measure)},
     }
+
+
+def _started(run: Run) -> float:
+    """When its first round began, in seconds since 1970; until one ends, when it was last seen."""
+    first = run.events[0] if run.events else None
+    ended = number(first.get("time")) if first else None
+    return run.seen if first is None or ended is None else ended - first["seconds"]
+
+
+def _bytes(event: Event) -> float:
+    return sum(number(event.get(way)) or 0.0 for way in ("bytes_up", "bytes_down"))
 
 
 def _columns(measure: Measure) -> list[str]:
@@ -68,6 +115,14 @@ def details(run: Run) -> dict[str, Any]:
         "participation": _participation(run, clients),
         "failures": _failures(run)[-MOST_FAILURES:],
         "failed": sum(len(event["failures"]) for event in run.events),
+    }
+
+
+def curves(runs: Mapping[str, Run]) -> dict[str, Any]:
+    """Of each run, what is drawn of many at once."""
+    return {
+        name: {"curve": _curve(run.events), "stages": stage_starts(run)}
+        for name, run in runs.items()
     }
 
 
@@ -96,15 +151,24 @@ def _thin(rounds: Sequence[T]) -> list[T]:
 
 
 def _curve(events: Sequence[Event]) -> dict[str, list[float | None]]:
-    """The measures over the rounds that have any."""
+    """The measures over the rounds that have any, and what had been spent by then."""
     judged = _thin([event for event in events if event["metrics"]])
-    curve: dict[str, list[float | None]] = {"round": [event["round"] for event in judged]}
+    rounds = [event["round"] for event in judged]
+    curve: dict[str, list[float | None]] = {"round": [*rounds]}
+    for name, spent in (("seconds", _seconds_of), ("bytes", _bytes)):
+        totals = accumulate(map(spent, events))
+        until = dict(zip((event["round"] for event in events), totals, strict=True))
+        curve[name] = [until[round_] for round_ in rounds]
     there = dict.fromkeys(name for event in judged for name in event["metrics"])
     for name in (name for name in there if name.startswith(("shared_", "personal_", "train_"))):
         values = [number(event["metrics"].get(name)) for event in judged]
         if any(value is not None for value in values):
             curve[name] = values
     return curve
+
+
+def _seconds_of(event: Event) -> float:
+    return number(event.get("seconds")) or 0.0
 
 
 def _cost(events: Sequence[Event]) -> dict[str, list[float]]:
@@ -136,8 +200,7 @@ def _seconds(event: Event) -> dict[str, float]:
     known = {
         name: number(timing.get(name)) or 0.0 for name in ("training", "evaluation", "aggregation")
     }
-    took = number(event.get("seconds")) or 0.0
-    return known | {"waiting": max(0.0, took - sum(known.values()))}
+    return known | {"waiting": max(0.0, _seconds_of(event) - sum(known.values()))}
 
 
 def _clients(run: Run, lines: Sequence[Line] = ()) -> list[dict[str, Any]]:

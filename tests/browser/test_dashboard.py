@@ -102,9 +102,9 @@ def test_clients_are_sorted_filtered_and_opened(page: Page, tmp_path: Path) -> N
         page.run("document.querySelector('[data-column=change]').click()")
         changes = page.run(f"{ROWS}.map((row) => row.cells[4].textContent)")
         assert (changes[0], changes[-1]) == ("+0.1", "-0.1")
-        assert page.run("document.querySelector('[aria-sort=descending]').textContent") == (
-            "difference ↓"
-        )
+        assert page.run(
+            "document.querySelector('#clients [aria-sort=descending]').textContent"
+        ) == ("difference ↓")
         page.run(
             "document.getElementById('only').value = 'hurt';"
             "document.getElementById('only').dispatchEvent(new Event('change'))"
@@ -257,9 +257,9 @@ def test_the_page_can_be_used_from_the_keyboard(page: Page, tmp_path: Path) -> N
         assert page.run(f"{focus}.dataset.column") == "client"
         assert page.run(f"getComputedStyle({focus}).outlineStyle") == "solid"
         page.press("Enter")
-        assert page.run("document.querySelector('[aria-sort=descending]')?.textContent") == (
-            "client ↓"
-        )
+        assert page.run(
+            "document.querySelector('#clients [aria-sort=descending]').textContent"
+        ) == ("client ↓")
         assert page.run(f"{focus}.dataset.column") == "client"  # it is still there
         page.press("Enter")
         assert page.run(NAMES)[0] == "0000"
@@ -283,8 +283,8 @@ def test_runs_are_overlaid_and_told_to_screen_readers(page: Page, tmp_path: Path
     with serving(tmp_path) as visitor:
         visit(page, visitor.port)
         said = "document.getElementById('personal').getAttribute('aria-label')"
-        page.wait(f"{said}.includes('apfl on digits (apfl): 0.6 in round 1')")
-        assert "fedavg on digits (fedavg): 0.6 in round 1" in page.run(said)
+        page.wait(f"{said}.includes('apfl: 0.6 in round 1')")
+        assert "fedavg: 0.6 in round 1" in page.run(said)
         page.run("document.querySelector('[data-run=apfl]').click()")
         page.wait(f"!{said}.includes('apfl')")
         unnamed = (
@@ -301,14 +301,15 @@ def test_runs_are_overlaid_and_told_to_screen_readers(page: Page, tmp_path: Path
 def test_a_thousand_clients_and_rounds_are_there_in_two_seconds(page: Page, tmp_path: Path) -> None:
     many(tmp_path / "run", 1000, 1000)
     with serving(tmp_path) as visitor:
-        took = []
         for _ in range(8):  # others use this machine too
             page.open("about:blank")
             started = time.monotonic()
             visit(page, visitor.port)
             page.wait(f"{ROWS}.length === 500")
-            took.append(time.monotonic() - started)
-        assert min(took) < 2
+            took = time.monotonic() - started
+            if took < 2:
+                break
+        assert took < 2
         # The history has been read: this process serves it, and must be free to look at its clock.
         spread = "document.querySelector('#spreads canvas')?.getAttribute('aria-label') ?? ''"
         page.wait(f"({spread}).includes('in round 1000')")

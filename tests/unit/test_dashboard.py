@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bouquet.colours import colour_of
 from bouquet.core.errors import BadInput
 from bouquet.storage.history import Line
 from bouquet.storage.runs import read
-from bouquet.watch.dashboard import HEADERS, make_app, serve
+from bouquet.watch.dashboard import FILES, HEADERS, make_app, serve
 from bouquet.watch.live import History, Log, Watch
 from bouquet.watch.views import (
     MOST_CELLS,
@@ -64,6 +65,67 @@ def test_every_run_in_the_folder_has_a_line(visit: Visit, runs: Path) -> None:
     assert (one["scheme"], one["data"], one["round"], one["rounds"]) == ("apfl", "digits", 2, 3)
     assert (one["state"], one["left"]) == ("running", 1.0)
     assert one["personal_accuracy"] == 0.6
+
+
+def test_lines_tell_what_runs_differ_in_and_nothing_else(tmp_path: Path) -> None:
+    """Not the keys of another scheme, nor what does not change what a run is about."""
+    for name, keys in {
+        "one": {"scheme": "apfl", "lr": 0.1, "apfl.alpha": 0.5, "ditto.lambda": 1, "rounds": 3},
+        "two": {"scheme": "apfl", "lr": 0.1, "apfl.alpha": 0.3, "ditto.lambda": 2, "nodes": 7},
+        "three": {"scheme": "ditto", "lr": 0.2, "apfl.alpha": 0.1, "ditto.lambda": 1, "seed": 4},
+    }.items():
+        write_run(tmp_path / name, "", **keys)
+    told = {line["name"]: line["keys"] for line in overview(Watch(tmp_path).runs())}
+    assert told == {
+        "one": {"lr": 0.1, "apfl.alpha": 0.5},
+        "two": {"lr": 0.1, "apfl.alpha": 0.3},
+        "three": {"lr": 0.2},
+    }
+
+
+def test_a_scheme_keeps_its_colour_and_its_configurations_are_told_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", lr=0.1)
+    write_run(tmp_path / "b", lr=0.2)
+    write_run(tmp_path / "c", lr=0.2, seed=1)
+    write_run(tmp_path / "d", scheme="local")
+    a, b, c, d = overview(Watch(tmp_path).runs())
+    assert a["colour"] == [colour_of("apfl"), colour_of("apfl", dark=True)]
+    assert a["colour"] == b["colour"] == c["colour"] != d["colour"]
+    assert a["dash"] != b["dash"]
+    assert b["dash"] == c["dash"]  # of one configuration
+
+
+def test_a_line_tells_when_a_run_began_and_what_it_spent(tmp_path: Path) -> None:
+    lines = [
+        event(1, seconds=2.0, time=1000.0, bytes_up=5, bytes_down=7),
+        event(2, seconds=3.0, time=1005.0, bytes_up=1, bytes_down=1),
+    ]
+    write_run(tmp_path / "run", "\n".join(lines) + "\n")
+    (line,) = overview(Watch(tmp_path).runs())
+    assert (line["started"], line["seconds"], line["bytes"]) == (998.0, 5.0, 14)
+    write_run(tmp_path / "waiting")
+    waiting = {line["name"]: line for line in overview(Watch(tmp_path).runs())}["waiting"]
+    assert waiting["started"] == pytest.approx(time.time(), abs=60)
+
+
+def test_curves_of_many_runs_have_what_was_spent_until_each_point(
+    visit: Visit, tmp_path: Path
+) -> None:
+    """A round without numbers costs as well."""
+    lines = [
+        event(1, seconds=2.0, bytes_up=5),
+        event(2, seconds=3.0, bytes_up=5, metrics={}),
+        event(3, seconds=4.0, bytes_down=1),
+    ]
+    write_run(tmp_path / "run", "\n".join(lines) + "\n")
+    write_run(tmp_path / "other", event(1) + "\n")
+    page = visit(tmp_path)
+    told = page.get("/api/curves?name=run&name=other&name=gone&name=..").json()
+    assert told.keys() == {"run", "other"}
+    curve = told["run"]["curve"]
+    assert (curve["round"], curve["seconds"], curve["bytes"]) == ([1, 3], [2, 9], [5, 11])
+    assert curve["personal_accuracy"] == [0.6, 0.6]
+    assert page.get("/api/curves").status == 422  # it must be said of which
 
 
 def test_a_runs_details(visit: Visit, runs: Path) -> None:
@@ -436,9 +498,9 @@ def test_pages_may_not_ask_other_hosts(visit: Visit, runs: Path) -> None:
         }
 
 
-@pytest.mark.parametrize("file", ["index.html", "app.js", "charts.js", "style.css"])
+@pytest.mark.parametrize("file", sorted(FILES))
 def test_the_page_itself_names_no_other_host(file: str) -> None:
-    text = (Path(__file__).parents[2] / "bouquet" / "watch" / "web" / file).read_text()
+    text = FILES[file].read_text()
     assert "//" not in text.replace("// ", "")
 
 

@@ -12,7 +12,7 @@ BESIDE = ("client_app", "conformance", "models", "server_app", "strategies")
 # Lowest first; what stands on one line knows nothing of its neighbours.
 FLOORS = [
     "core conformance",
-    "bound imports manifest",
+    "bound colours imports manifest",
     "storage flower",
     "models",
     "data",

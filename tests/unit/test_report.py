@@ -18,7 +18,8 @@ from bouquet.core.errors import BadInput
 from bouquet.data import DataConfig, load
 from bouquet.report.figures import course_of, draw_all
 from bouquet.report.outcomes import read_outcomes, verdicts
-from bouquet.report.page import comparison, write_report
+from bouquet.report.comparison import comparison
+from bouquet.report.page import write_report
 from bouquet.storage.files import OUTCOMES, file_name, seal
 from bouquet.storage.runs import find, grouped, labels, read, read_all, read_events
 from tests.conftest import Run

@@ -56,17 +56,18 @@ def with_interval(value: float, low: float, high: float) -> str:
         return NONE
     if not math.isfinite(half):
         return _signed(plain(value))
-    told = (plain(one) if not half else _at(one, decimals(half)) for one in (value, low, high))
-    middle, *ends = map(_signed, told)
+    if not half:
+        return f"{_signed(plain(value))} ({_signed(plain(low))} to {_signed(plain(high))})"
+    # An end that is near 0 has a digit more: which side of it it is on must show.
+    places = decimals(half) + any(one and not round(one, decimals(half)) for one in (low, high))
+    middle, *ends = (_signed(_at(one, places)) for one in (value, low, high))
     return f"{middle} ({ends[0]} to {ends[1]})"
 
 
 def _at(value: float, places: int) -> str:
-    return f"{round(value, places):.{max(0, places)}f}"
+    return f"{round(value, places) + 0.0:.{max(0, places)}f}"  # -0.0 + 0.0 is 0.0
 
 
 def _signed(text: str) -> str:
-    """With a sign, unless it is 0: of what rounds to nothing, the sign says nothing."""
-    if not text.strip("-0."):
-        return text.lstrip("-")
-    return text if text.startswith("-") else f"+{text}"
+    """With a sign, unless it is 0."""
+    return text if text.startswith("-") or not text.strip("0.") else f"+{text}"

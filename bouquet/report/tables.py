@@ -1,5 +1,6 @@
 """A table on a page and in a paper: the same cells as HTML and as LaTeX."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -96,14 +97,13 @@ _LATEX = str.maketrans(
     {one: f"\\{one}" for one in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    | {"±": r"$\pm$", "–": "--", "α": r"$\alpha$", "λ": r"$\lambda$"}
-    | dict.fromkeys("\n\r\t", " ")
+    | {"±": r"$\pm$", "–": "--"}
 )
 
 
 def escaped(text: str) -> str:
     """Text as LaTeX sets it, whatever is in it."""
-    return text.translate(_LATEX)
+    return "".join(one if one.isprintable() else " " for one in text).translate(_LATEX)
 
 
 def to_latex(table: Table) -> str:
@@ -125,8 +125,9 @@ def to_latex(table: Table) -> str:
 
 def _heading(text: str, long: bool) -> str:
     """A column's name, in short lines on top of each other unless it is a broad one."""
-    lines = [escaped(line) for line in wrap(text, len(text) if long else 14) or [""]]
-    stacked = r"\\".join(lines)
+    width = max(14, len(text)) if long else 14
+    lines = wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    stacked = r"\\".join(map(escaped, lines))
     return rf"\shortstack[r]{{{stacked}}}" if len(lines) > 1 else stacked
 
 
@@ -136,9 +137,7 @@ def _line(cells: Iterable[str]) -> str:
 
 def _latex(cell: Cell) -> str:
     text = escaped(cell.text)
-    # A sign in front of digits is a minus, not a hyphen.
-    text = text.replace("(-", "($-$").replace(" to -", " to $-$")
-    text = f"$-${text[1:]}" if text[:1] == "-" and text[1:2].isdigit() else text
+    text = re.sub(r"(?<!\w)-(?=\d)", "$-$", text)  # a minus, not a hyphen
     # A row that begins with a bracket would be taken for an option of the line before.
     text = f"{{}}{text}" if text[:1] in ("[", "*") else text
     return rf"\textbf{{{text}}}" if cell.bold else text

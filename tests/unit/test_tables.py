@@ -258,7 +258,7 @@ def test_what_means_something_to_latex_is_escaped(text: str, latex: str) -> None
 
 def test_a_table_for_a_paper_has_rules_bold_cells_and_minus_signs() -> None:
     first: list[str | Cell] = ["apfl", Cell("0.9", bold=True), "-0.1 (-0.2 to +0.1)"]
-    rows = [first, ["[x]", "–", "mr-mtl"]]
+    rows: list[list[str | Cell]] = [first, ["[x]", "–", "mr-mtl"]]
     told = to_latex(table_of(["scheme", "personal accuracy of all", "change"], rows, "Means.\n"))
     assert told.startswith("% \\usepackage{booktabs}\n% Means.\n\\begin{tabular}{@{}lrr@{}}\n")
     assert "\\shortstack[r]{personal\\\\accuracy of\\\\all}" in told

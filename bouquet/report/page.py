@@ -181,11 +181,10 @@ def _verdicts(judged: Mapping[Path, Verdicts], name_of: Mapping[Path, str]) -> l
     """Who is helped or hurt, run by run, to be unfolded."""
     body = ["<h2>Who is helped, who is hurt</h2>"]
     body += [detail(one, name_of[path]) for path, one in judged.items()]
-    if any(one.measure == ACCURATE for one in judged.values()):
-        body.append(METHOD)
-    if any(one.measure != ACCURATE for one in judged.values()):
-        body.append(METHOD_OF_LOSSES)
-    if not judged:
+    methods = {METHOD if one.measure == ACCURATE else METHOD_OF_LOSSES for one in judged.values()}
+    if methods:
+        body.append(_folded("How that is decided", "".join(sorted(methods))))
+    else:
         body.append(
             "<p>Whether a difference is more than chance needs each model's answers to the same "
             "examples: run with <code>-c save-outcomes=true</code>, and with <code>-c "

@@ -17,10 +17,11 @@ td { white-space: nowrap; vertical-align: top; }
 tr { background: var(--paper); } tbody tr:nth-child(even) { background: var(--stripe); }
 th:first-child, td:first-child { text-align: left; position: sticky; left: 0;
   background: inherit; white-space: normal; min-width: 6rem; }
-.long { white-space: normal; text-align: left; min-width: 16rem; }
+.long { white-space: normal; text-align: left; min-width: 12rem; }
 .dot { display: inline-block; width: .7em; height: .7em; border-radius: 50%; margin-right: .4em;
   background: var(--light); }
 @media (prefers-color-scheme: dark) { .dot { background: var(--dark); } }
+@media (max-width: 40rem) { img { width: 100%; } }
 details { margin: .5rem 0; } summary { cursor: pointer; padding: .15rem 0; }
 .helped { color: var(--good); } .hurt { color: var(--bad); }
 """

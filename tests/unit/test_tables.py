@@ -193,7 +193,7 @@ def test_the_page_begins_with_the_table_and_all_words_are_folded(tmp_path: Path)
     assert headings[:2] == ["Comparison", "Settings"]
     first = open_.index("<table>")
     assert "no difference shown" in open_[first : open_.index("</table>")]
-    assert page.count("<details>") == page.count("</details>") == 4  # numbers, keys, two runs
+    assert page.count("<details>") == page.count("</details>") == 5  # numbers, keys, two runs, how
 
 
 def test_a_cell_is_text_wherever_it_stands() -> None:

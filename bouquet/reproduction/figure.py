@@ -59,7 +59,7 @@ def _figure(recipe: Recipe, found: Outcome, out: Path) -> Any:
 
 
 def scheme_of(recipe: Recipe, entry: Entry) -> str:
-    """Whose colour an entry has: its scheme's, or one of its own where it is computed."""
+    """Whose colour an entry has."""
     keys = {**recipe.keys, **entry.keys}
     return str(keys.get("pipeline") or keys.get("scheme") or entry.name)
 
@@ -75,7 +75,7 @@ def _beside(axis: Any, found: Outcome, measure: str, schemes: Mapping[str, str])
     axis.scatter([one.published for one in numbers], heights, marker="D", s=38, facecolors="none",
                  edgecolors=GREY, label="paper", zorder=3)  # fmt: skip
     for height, one in zip(heights, numbers, strict=True):
-        colour = colour_of(schemes.get(one.entry, one.entry))
+        colour = colour_of(schemes[one.entry]) if one.entry in schemes else INK  # no scheme's
         bar = 0.0 if one.std != one.std else 2 * one.std
         axis.errorbar([one.mean], [height], xerr=[bar], fmt="o", color=colour, capsize=3, zorder=4)
         axis.plot([one.published, one.mean], [height] * 2, color="#cccccc", zorder=1)

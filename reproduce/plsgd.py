@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 import bouquet
+from bouquet.colours import PALETTE, colour_of
 from bouquet.core.descent import Sgd
 from bouquet.core.federation import Federation, Member
 from bouquet.core.round import play
 from bouquet.core.scheme import Work
 from bouquet.core.task import Batch, Task
 from bouquet.models import ModelConfig, build
-from bouquet.report.figures import COLOURS, canvas, saved
+from bouquet.report.looks import canvas, saved
 from bouquet.strategies.plsgd import PLSGD
 
 Array = NDArray[np.float64]
@@ -65,18 +66,18 @@ def figure1b(out: Path) -> list[Row]:
                         float(ours[place_]),
                     )
                 )
-            way = np.array(paths[number])
+            way, colour = np.array(paths[number]), PALETTE[number][0]
             axis.plot(
                 way[:, 0],
                 way[:, 1],
                 marker="o",
                 markersize=2.5,
-                color=COLOURS[number],
+                color=colour,
                 label=f"machine {number + 1}",
             )
-            axis.plot(*optimum, marker="*", markersize=12, color=COLOURS[number], linestyle="")
+            axis.plot(*optimum, marker="*", markersize=12, color=colour, linestyle="")
         axis.set(title=words, xlabel="v[1]", ylabel="v[2]" if not alpha else "")
-        axis.legend()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
     (out / "trajectories.png").write_bytes(saved(figure, "png"))
     return rows
 
@@ -112,10 +113,10 @@ def figure2(out: Path) -> list[Row]:
     bound *= (1 - (1 - fast) ** rounds) / (fast * rounds)
     figure = canvas(7, 3.8)
     axis = figure.subplots()
-    axis.plot(without, color=COLOURS[1], label="local SGD")
-    axis.plot(own, color=COLOURS[0], label="with personalization")
+    axis.plot(without, color=colour_of("fedavg"), label="local SGD")
+    axis.plot(own, color=colour_of("plsgd"), label="with personalization")
     axis.set(xlabel="time t", ylabel="consensus error")
-    axis.legend()
+    figure.legend(loc="outside lower center", ncols=2)
     (out / "consensus.png").write_bytes(saved(figure, "png"))
     mean = float(np.mean(own))
     return [

@@ -13,6 +13,13 @@ def report(
     out: Annotated[
         Path, typer.Option(help="The page; figures and tables go beside it.", metavar="FILE.html")
     ] = Path("report.html"),
+    paper: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for figures as PDF and tables as LaTeX, sized for a paper.",
+            metavar="DIR",
+        ),
+    ] = None,
 ) -> None:
     """Compare runs on one page that opens from disk: figures, tables, who is helped or hurt.
 
@@ -21,11 +28,13 @@ def report(
       bouquet report runs/20260101-120000-apfl-digits
 
       bouquet report runs/seed0 runs/seed1 runs/seed2 --out paper.html
+
+      bouquet report runs --paper paper/results
     """
     from bouquet.cli.display import out as console
     from bouquet.report.page import write_report
 
-    for path in write_report(folders, out):
+    for path in write_report(folders, out, paper):
         console.print(str(path), highlight=False, soft_wrap=True)
 
 

@@ -1,89 +1,56 @@
 """The pictures of a report."""
 
-import io
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from textwrap import fill
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from bouquet.colours import colour_of
 from bouquet.core.measure import ACCURATE, LOSS, Measure, prefix
+from bouquet.report.looks import (
+    GREY,
+    INK,
+    Drawing,
+    Look,
+    Picture,
+    canvas,
+    drawn,
+    legend,
+    lines_of,
+)
 from bouquet.storage.runs import Group, Run, number, stage_starts
 
-# Okabe and Ito's colours, which people who confuse red and green can tell apart.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
-PAPER, INK = "#14181d", "#e6e9ed"  # as the page has them in the dark
-DARK: dict[Any, Any] = {
-    **dict.fromkeys(("figure.facecolor", "axes.facecolor"), PAPER),
-    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), INK),
-    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
-    "legend.edgecolor": "#353d47",
-}
-HELPED, HURT, SAME = "#0072b2", "#d55e00", "#8a8a8a"
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure in two formats, one of them also for dark pages, and what it shows in words."""
-
-    name: str
-    title: str
-    words: str
-    png: bytes
-    svg: bytes
-    dark: bytes
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure that is not saved yet."""
-
-    figure: Any
-    name: str
-    title: str
-    words: str
+MOST_MARKS = 60  # of a line; more would hide it
+MOST_BANDS = 4  # more on top of each other show nothing
 
 
 def draw_all(groups: Sequence[Group]) -> list[Picture]:
     """The figures that the runs have the numbers for; seeds of a configuration are one."""
-    return drawn(lambda: _draw_all(groups))
+    return drawn(lambda look: drawings(groups, look))
 
 
-def drawn(draw: Callable[[], Sequence[Drawing]]) -> list[Picture]:
-    """Figures in all formats: they are drawn twice, for pages that are light and dark."""
-    from matplotlib import rc_context
-
-    pictures = []
-    for one in draw():
-        png, svg = saved(one.figure, "png"), saved(one.figure, "svg")
-        pictures.append(Picture(one.name, one.title, one.words, png, svg, b""))
-    with rc_context(DARK):
-        dark = [saved(one.figure, "svg") for one in draw()]
-    return [replace(one, dark=again) for one, again in zip(pictures, dark, strict=True)]
-
-
-def _draw_all(groups: Sequence[Group]) -> list[Drawing]:
-    groups = [replace(group, name=_named(group)) for group in groups]
+def drawings(groups: Sequence[Group], look: Look) -> list[Drawing]:
+    """The figures, in a look."""
     runs = [run for group in groups for run in group.runs]
-    drawings = []
+    found = []
     compared = dict.fromkeys(run.measure for run in runs)
     for what in dict.fromkeys([*compared, LOSS]):
         for part in ("test", "train"):
             name = f"{prefix(part)}personal_{what.name}"
             if any(name in event["metrics"] for run in runs for event in run.events):
-                drawings.append(_curves(groups, what, part))
+                found.append(_curves(groups, what, part, look))
     for measure in compared:
         alike = [group for group in groups if group.runs[0].measure == measure]
         measured = [group for group in alike if any(map(changes, group.runs))]
         if measured:
-            drawings += [_violins(measured, measure), _scatter(measured, measure)]
-    return drawings
+            found += [_violins(measured, measure, look), _scatter(measured, measure, look)]
+    return found
 
 
 def _named(group: Group) -> str:
     count = len(group.runs)
-    return fill(f"{group.name}, {count} seeds" if count > 1 else group.name, 44)
+    return f"{group.name}, {count} seeds" if count > 1 else group.name
 
 
 def changes(run: Run) -> list[tuple[float, float]]:
@@ -101,51 +68,59 @@ def changes(run: Run) -> list[tuple[float, float]]:
     return found
 
 
-def _curves(groups: Sequence[Group], measure: Measure, part: str) -> Drawing:
+def _curves(groups: Sequence[Group], measure: Measure, part: str, look: Look) -> Drawing:
     what = measure.name
-    figure = canvas(11, 4.2)
-    axes = figure.subplots(1, 2, sharey=True)
-    for axis, whose in zip(axes, ("shared", "personal"), strict=True):
-        for place, group in enumerate(groups):
+    across = 1 if look.narrow else 2
+    figure = canvas(look.width, 2.6 * look.width / across / 5.5 * (2 if look.narrow else 1) + 0.9)
+    axes = figure.subplots(2 // across, across, sharey=True, sharex=True, squeeze=False)
+    banded = len(groups) <= MOST_BANDS
+    lines = lines_of([group.runs[0].scheme for group in groups])
+    for axis, whose in zip(axes.flat, ("shared", "personal"), strict=True):
+        for group, line in zip(groups, lines, strict=True):
             course = course_of(group, f"{prefix(part)}{whose}_{what}")
-            colour = COLOURS[place % len(COLOURS)]
-            marker = "o" if len(course.rounds) < 60 else ""  # every point is an evaluation
-            axis.plot(
-                course.rounds, course.mean, color=colour, label=group.name, linewidth=1.6,
-                marker=marker, markersize=3.5,
-            )  # fmt: skip
-            ends = (course.low, course.high)
-            axis.fill_between(course.rounds, *ends, color=colour, alpha=0.13, linewidth=0)
+            every = 1 + len(course.rounds) // MOST_MARKS * 6
+            name = look.wrapped(_named(group), 0.45)
+            axis.plot(course.rounds, course.mean, label=name, markevery=every, **line)
+            if banded:
+                ends = (course.low, course.high)
+                axis.fill_between(course.rounds, *ends, color=line["color"], alpha=0.1, lw=0)
             for round_, stage in stage_starts(group.runs[0]):
-                axis.axvline(round_ - 0.5, color="#bbbbbb", linewidth=0.8, zorder=0)
+                axis.axvline(round_ - 0.5, color=GREY, linewidth=0.6, zorder=0)
                 axis.annotate(
                     stage,
                     (round_ - 0.5, 1),
                     xycoords=("data", "axes fraction"),
                     xytext=(2, -9),
                     textcoords="offset points",
-                    fontsize=7,
-                    color="#777777",
+                    fontsize=0.7 * look.font,
+                    color=GREY,
                 )
-        axis.xaxis.get_major_locator().set_params(integer=True)
-        label = measure.label if whose == "shared" else ""
-        axis.set(xlabel="round", ylabel=label, title=f"{whose} model")
-    handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)))
+        axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        axis.set_title(f"{whose} model")
+    for axis in axes[-1]:
+        axis.set_xlabel("round")
+    for axis in axes[:, 0]:
+        axis.set_ylabel(measure.label)
+    legend(figure, look, *axes[0, 0].get_legend_handles_labels())
+    data = "test data" if part == "test" else "training data"
+    words = (
+        f"Mean {what} of the shared and the personal models on the clients' own {data} by "
+        f"round{_band(groups) if banded else ''}. Evaluations are of all clients with "
+        "the models after the round."
+    )
+    if part == "test":
+        return Drawing(figure, what, what.capitalize(), words)
+    return Drawing(figure, f"{part}-{what}", f"{what.capitalize()} on training data", words)
+
+
+def _band(groups: Sequence[Group]) -> str:
+    """What a band is about."""
     alone, several = "from the 10th to the 90th percentile of the clients", "one standard deviation"
     counts = {len(group.runs) > 1 for group in groups}
     band = alone if counts == {False} else f"{several} of the seeds' means to either side"
     if len(counts) > 1:
         band += f", or of a single seed {alone}"
-    data = "test data" if part == "test" else "training data"
-    words = (
-        f"Mean {what} of the shared and the personal models on the clients' own {data} by "
-        f"round; the band is {band}. Every point is an evaluation of all clients with the models "
-        "after the round."
-    )
-    if part == "test":
-        return Drawing(figure, what, what.capitalize(), words)
-    return Drawing(figure, f"{part}-{what}", f"{what.capitalize()} on training data", words)
+    return f"; the band is {band}"
 
 
 @dataclass(frozen=True)
@@ -186,21 +161,23 @@ def _end(metrics: dict[str, Any], measure: str, end: str) -> float:
     return float(metrics[measure]) if found is None else found
 
 
-def _violins(measured: Sequence[Group], measure: Measure) -> Drawing:
-    figure = canvas(11, 1.8 + 0.75 * len(measured))
+def _violins(measured: Sequence[Group], measure: Measure, look: Look) -> Drawing:
+    figure = canvas(look.width, 1.2 + (0.5 if look.width < 8 else 0.65) * len(measured))
     axis = figure.subplots()
     for place, group in enumerate(measured):
         rows = [row for run in group.runs for row in run.clients]
-        for whose, shift, colour in (("shared", 0.19, SAME), ("personal", -0.19, HELPED)):
+        own = colour_of(group.runs[0].scheme)
+        for whose, shift, colour in (("shared", 0.19, GREY), ("personal", -0.19, own)):
             values = [number(row.get(f"{whose}_{measure.name}")) for row in rows]
             known = [value for value in values if value is not None]
             height = len(measured) - 1 - place + shift
             _violin(axis, known, height, colour)
-            axis.plot([], [], color=colour, linewidth=6, label=whose if not place else None)
-    axis.set_yticks(range(len(measured)), [group.name for group in reversed(measured)])
+    names = [look.wrapped(_named(group), 0.3) for group in reversed(measured)]
+    axis.set_yticks(range(len(measured)), names)
     lower = " (lower is better)" if measure.lower_is_better else ""
     axis.set(xlabel=f"{measure.name} on the client's own test data{lower}")
-    figure.legend(loc="outside lower center", ncols=2)
+    handles = [axis.plot([], [], color=colour, linewidth=5)[0] for colour in (GREY, INK)]
+    legend(figure, look, handles, ["shared (above)", "personal (below)"])
     many = "accuracies" if measure == ACCURATE else f"{measure.name} numbers"
     words = f"How the clients' {many} are spread; a dot is a client, the line their median."
     if any(len(group.runs) > 1 for group in measured):
@@ -221,52 +198,40 @@ def _violin(axis: Any, values: Sequence[float], height: float, colour: str) -> N
     axis.vlines(middle, height - 0.16, height + 0.16, color=colour, linewidth=2)
 
 
-def _scatter(measured: Sequence[Group], measure: Measure) -> Drawing:
-    columns = min(3, len(measured))
+def _scatter(measured: Sequence[Group], measure: Measure, look: Look) -> Drawing:
+    columns = min(look.across, len(measured))
     rows = -(-len(measured) // columns)
-    figure = canvas(11, 0.8 + 3 * rows)
+    figure = canvas(look.width, 1.1 + 0.82 * look.width / look.across * rows)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for axis in grid.flat[len(measured) :]:
         axis.set_visible(False)
+    kinds = (("better", "^"), ("worse", "v"), ("as before", "o"))
     for axis, group in zip(grid.flat, measured, strict=False):
         points = [point for run in group.runs for point in changes(run)]
-        groups = (("helped", HELPED, "^"), ("hurt", HURT, "v"), ("as before", SAME, "o"))
-        for (word, colour, marker), sign in zip(groups, (1, -1, 0), strict=True):
+        counts = []
+        for (word, marker), sign in zip(kinds, (1, -1, 0), strict=True):
             chosen = [point for point in points if np.sign(point[1]) == sign]
             x, y = [size for size, _ in chosen], [gain for _, gain in chosen]
-            label = f"{len(chosen)} {word}"
-            axis.scatter(x, y, s=18, color=colour, marker=marker, alpha=0.75, lw=0, label=label)
-        axis.axhline(0, color="#999999", linewidth=0.8, zorder=0)
-        axis.set_title(group.name, fontsize=9)
-        axis.legend(fontsize=7)
-    figure.supxlabel("training examples", fontsize=10)
+            colour = GREY if not sign else colour_of(group.runs[0].scheme)
+            axis.scatter(x, y, s=1.8 * look.font, color=colour, marker=marker, alpha=0.75, lw=0)
+            counts += [f"{len(chosen)} {word}"] if chosen else []
+        axis.axhline(0, color=GREY, linewidth=0.8, zorder=0)
+        name = look.wrapped(_named(group), 0.9 / columns)
+        told = look.wrapped(", ".join(counts), 0.9 / columns)
+        axis.set_title(f"{name}\n{told}", fontsize=0.9 * look.font)
+    for axis in grid.flat[max(0, len(measured) - columns) : len(measured)]:  # each column's last
+        axis.tick_params(labelbottom=True)
+        axis.set_xlabel("training examples")
     first, second = ("shared", "personal") if measure.lower_is_better else ("personal", "shared")
-    figure.supylabel(f"{first} less {second} {measure.name}", fontsize=10)
+    figure.supylabel(f"{first} less {second} {measure.name}")
+    shapes = [grid[0, 0].scatter([], [], s=20, color=INK, marker=mark) for _, mark in kinds]
+    legend(figure, look, shapes, [word for word, _ in kinds])
     words = (
         f"Every client's change in {measure.name} from the shared to its own model, against how "
-        f"many examples it trains on. Points alone say nothing of chance: the verdict below does."
+        "many examples it trains on. Points alone say nothing of chance: the verdicts do."
     )
-    return Drawing(figure, _file("change", measure), "Helped and hurt", words)
+    return Drawing(figure, _file("change", measure), "Each client's change", words)
 
 
 def _file(name: str, measure: Measure) -> str:
     return name if measure == ACCURATE else f"{name}-{measure.name}"
-
-
-def canvas(width: float, height: float) -> Any:
-    """A figure of so many inches."""
-    from matplotlib.figure import Figure
-
-    # A Figure by itself knows no windows, so this works where there is no screen.
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def saved(figure: Any, kind: str) -> bytes:
-    """A figure's file, ``png`` or ``svg``."""
-    for axis in figure.axes:
-        axis.spines[["top", "right"]].set_visible(False)
-    content = io.BytesIO()
-    # Without the time and the program's version, the same runs give the same file.
-    facts = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
-    figure.savefig(content, format=kind, dpi=130, metadata=facts)
-    return content.getvalue()

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bouquet.core.measure import ACCURATE, Measure, told
+from bouquet.report.digits import with_interval
 from bouquet.report.verdict import advise, compare, default_model, holm, mean_interval, verdict
 from bouquet.storage.files import OUTCOMES, unseal
 from bouquet.storage.runs import Run
@@ -106,8 +107,8 @@ class Verdicts:
             f"The {one} model against {other}, of {len(gaps)} clients: {helped} helped and {hurt} "
             f"hurt with 95% confidence for all of them together; {perhaps[0]} more helped and "
             f"{perhaps[1]} more hurt, each by its own test alone; {unclear} without a difference "
-            f"shown. Mean {way} in {self.measure.name} {np.mean(gaps):+.4f} (95% interval "
-            f"{low:+.4f} to {high:+.4f})."
+            f"shown. Mean {way} in {self.measure.name} "
+            f"{with_interval(float(np.mean(gaps)), low, high)}, a 95% interval."
         )
 
 

@@ -7,13 +7,14 @@ from statistics import stdev
 from typing import Any
 
 from bouquet.core.config import Scalar
-from bouquet.report.figures import COLOURS, Drawing, Picture, canvas, drawn
+from bouquet.report.digits import plain, with_spread
+from bouquet.report.looks import PAPER, Drawing, Look, canvas, legend, lines_of
 from bouquet.report.seeds import over_seeds
+from bouquet.report.tables import Table, as_rows
 from bouquet.storage.runs import read_summary
 from bouquet.sweeping.results import Results, is_sweep, worded
 from bouquet.sweeping.trials import Score, best
 
-Row = dict[str, Any]
 MOST_TICKS = 10
 
 
@@ -25,25 +26,23 @@ def final_runs(folder: Path) -> Path | None:
     return place if any(place.glob("*/config.toml")) else None
 
 
-def chosen_rows(results: Results) -> list[Row]:
+def chosen_table(results: Results) -> Table | None:
     """A line a scheme: its setting, how it did on validation data, and how it does on test data."""
     ended = over_seeds([read_summary(one / "summary.json") for one in results.finals])
     tested = {one.scheme: one for one in ended}
     rows = []
     for name, one in results.choice.items():
-        row: Row = {
+        row = {
             "scheme": name,
             "chosen": worded(one["setting"]),
-            "settings tried": one["tried"],
-            f"validation {one['measure']}": one["validation"],
-            "validation loss": one["validation_loss"],
+            "settings tried": str(one["tried"]),
+            f"validation {one['measure']}": plain(one["validation"]),
+            "validation loss": plain(one["validation_loss"]),
         }
         if name in tested:
-            mean, std = tested[name].personal
-            spread = "" if std is None else f" ± {std:.2g}"
-            row["test"] = f"{mean:.4g}{spread}"
+            row["test"] = with_spread(*tested[name].personal)
         rows.append(row)
-    return rows
+    return as_rows(rows) if rows else None
 
 
 def method(results: Results) -> str:
@@ -60,11 +59,11 @@ def method(results: Results) -> str:
     )
 
 
-def sensitivity(results: Results) -> list[Picture]:
+def sensitivity(results: Results, look: Look) -> list[Drawing]:
     """How the validation numbers depend on each searched key."""
     if not any(math.isfinite(one.value) for one in results.scores):
         return []
-    return drawn(lambda: [_sensitivity(results)])
+    return [_sensitivity(results, look)]
 
 
 def _measure(results: Results) -> str:
@@ -72,19 +71,21 @@ def _measure(results: Results) -> str:
     return known[0].measure.name if known else results.asked.how.measure
 
 
-def _sensitivity(results: Results) -> Drawing:
+def _sensitivity(results: Results, look: Look) -> Drawing:
     keys, what = list(results.asked.grid), _measure(results)
-    columns = min(3, len(keys))
+    columns = min(1 if look.narrow else look.across, len(keys))
     rows = -(-len(keys) // columns)
-    figure = canvas(11 if columns > 1 else 7.5, 0.9 + 3.3 * rows)
+    width = look.width if columns > 1 or look.narrow else 0.7 * look.width
+    figure = canvas(width, 0.9 + 0.7 * look.width / (1 if look.narrow else 2.4) * rows)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
     for axis in grid.flat[len(keys) :]:
         axis.set_visible(False)
     schemes = best(results.scores)
+    shapes = lines_of(list(schemes))
     for axis, key in zip(grid.flat, keys, strict=False):
-        for place, (name, tried) in enumerate(schemes.items()):
+        for (name, tried), shape in zip(schemes.items(), shapes, strict=True):
             chosen = results.chosen.get(name, {}).get(key)
-            _line(axis, results.axis(key), key, name, tried, chosen, place)
+            _line(axis, results.axis(key), key, name, tried, chosen, shape)
         values = results.asked.grid[key]
         if results.axis(key) != "names" and isinstance(values, tuple) and len(values) <= MOST_TICKS:
             axis.set_xticks(
@@ -99,9 +100,7 @@ def _sensitivity(results: Results) -> Drawing:
         for axis in grid.flat
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(
-        named.values(), named.keys(), loc="outside lower center", ncols=min(6, len(named))
-    )
+    legend(figure, look, list(named.values()), list(named))
     words = (
         f"Mean {what} of the personal models on validation data by each searched key; of settings "
         "that differ in other keys, the best. Bars are a standard deviation over the seeds to "
@@ -117,7 +116,7 @@ def _line(
     name: str,
     tried: Sequence[Score],
     chosen: Scalar | None,
-    place: int,
+    shape: dict[str, Any],
 ) -> None:
     """A scheme's line: the best setting for each value of a key; ``tried`` has the best first."""
     found: dict[Scalar, Score] = {}
@@ -130,13 +129,10 @@ def _line(
     x: list[Any] = [str(value) for value in values] if kind == "names" else list(values)
     y = [found[value].value for value in values]
     spread = [stdev(s) if len(s := found[value].by_seed) > 1 else 0.0 for value in values]
-    colour = COLOURS[place % len(COLOURS)]
-    shape = {"color": colour, "marker": "o", "markersize": 4, "linewidth": 1.6, "capsize": 3}
-    axis.errorbar(x, y, yerr=spread, label=name, **shape)
+    axis.errorbar(x, y, yerr=spread, label=name, capsize=3, **shape)
     if kind == "log":
         axis.set_xscale("log")
     if chosen in found:
         at = str(chosen) if kind == "names" else chosen
-        axis.plot(
-            [at], [found[chosen].value], "*", color=colour, markersize=15, mec="white", zorder=5
-        )
+        star = {"color": shape["color"], "markersize": 15, "mec": PAPER, "zorder": 5}
+        axis.plot([at], [found[chosen].value], "*", **star)

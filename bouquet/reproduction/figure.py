@@ -1,13 +1,16 @@
 """A picture of an experiment: ours beside the paper's, and how it came about over the rounds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bouquet.report.figures import COLOURS, canvas, course_of, saved
+from bouquet.colours import colour_of
+from bouquet.report.figures import course_of
+from bouquet.report.looks import GREY, INK, PAGE, canvas, legend, lines_of, saved, style
 from bouquet.reproduction.outcome import Outcome, is_percent
-from bouquet.reproduction.recipe import BEST, BY, Recipe
+from bouquet.reproduction.recipe import BEST, BY, Entry, Recipe
 from bouquet.reproduction.running import seeds_of
 from bouquet.storage.files import write_atomically
 from bouquet.storage.runs import Group, read
@@ -29,40 +32,60 @@ def draw(recipe: Recipe, found: Outcome, out: Path, place: Path) -> None:
     place : Path
         Where the files go.
     """
+    from matplotlib import rc_context
+
+    with rc_context(style(PAGE)):
+        figure = _figure(recipe, found, out)
+        for kind in ("png", "svg"):
+            write_atomically(place / f"figure.{kind}", saved(figure, kind))
+
+
+def _figure(recipe: Recipe, found: Outcome, out: Path) -> Any:
     measures = list(dict.fromkeys(one.measure for one in found.numbers))
     groups = [] if recipe.computed else _groups(recipe, out)
     panels = max(1, len(measures) + bool(groups))
-    tall = 1.6 + 0.34 * max([len(recipe.entries), *(_count(found, one) for one in measures)])
-    figure = canvas(5.2 * panels, max(3.2, tall))
+    tall = 1.9 + 0.34 * max([len(recipe.entries), *(_count(found, one) for one in measures)])
+    figure = canvas(5.2 * panels, max(3.6, tall))
     axes = figure.subplots(1, panels, squeeze=False)[0]
+    schemes = {entry.name: scheme_of(recipe, entry) for entry in recipe.entries}
     for axis, measure in zip(axes, measures, strict=False):
-        _beside(axis, found, measure)
+        _beside(axis, found, measure, schemes)
     if groups:
         _course(axes[-1], groups, recipe)
-    for kind in ("png", "svg"):
-        write_atomically(place / f"figure.{kind}", saved(figure, kind))
+    # Nothing in it hides a point: all of it is below the axes.
+    handles, labels = (
+        [one for axis in axes for one in axis.get_legend_handles_labels()[part]] for part in (0, 1)
+    )
+    named = dict(zip(labels, handles, strict=True))
+    legend(figure, replace(PAGE, width=5.2 * panels), list(named.values()), list(named))
+    return figure
+
+
+def scheme_of(recipe: Recipe, entry: Entry) -> str:
+    """Whose colour an entry has."""
+    keys = {**recipe.keys, **entry.keys}
+    return str(keys.get("pipeline") or keys.get("scheme") or entry.name)
 
 
 def _count(found: Outcome, measure: str) -> int:
     return sum(one.measure == measure for one in found.numbers)
 
 
-def _beside(axis: Any, found: Outcome, measure: str) -> None:
+def _beside(axis: Any, found: Outcome, measure: str, schemes: Mapping[str, str]) -> None:
     """The paper's numbers and ours, a line an entry."""
     numbers = [one for one in found.numbers if one.measure == measure][::-1]
     heights = range(len(numbers))
-    published, ours = [one.published for one in numbers], [one.mean for one in numbers]
-    bars = [0.0 if one.std != one.std else 2 * one.std for one in numbers]
-    axis.scatter(published, heights, marker="D", s=38, facecolors="none", edgecolors="#555555",
-                 label="paper", zorder=3)  # fmt: skip
-    axis.errorbar(ours, heights, xerr=bars, fmt="o", color=COLOURS[0], capsize=3,
-                  label="ours, ± 2 deviations", zorder=4)  # fmt: skip
+    axis.scatter([one.published for one in numbers], heights, marker="D", s=38, facecolors="none",
+                 edgecolors=GREY, label="paper", zorder=3)  # fmt: skip
     for height, one in zip(heights, numbers, strict=True):
+        colour = colour_of(schemes[one.entry]) if one.entry in schemes else INK  # no scheme's
+        bar = 0.0 if one.std != one.std else 2 * one.std
+        axis.errorbar([one.mean], [height], xerr=[bar], fmt="o", color=colour, capsize=3, zorder=4)
         axis.plot([one.published, one.mean], [height] * 2, color="#cccccc", zorder=1)
+    axis.errorbar([], [], xerr=[], fmt="o", color=INK, capsize=3, label="ours, ± 2 deviations")
     axis.set_yticks(heights, [one.label for one in numbers])
     axis.set(xlabel=_words(measure))
     axis.grid(axis="x", color="#eeeeee")
-    axis.legend(fontsize=8, loc="best")
 
 
 def followed_in(recipe: Recipe) -> str:
@@ -79,13 +102,11 @@ def _course(axis: Any, groups: Sequence[tuple[str, Group]], recipe: Recipe) -> N
     followed = followed_in(recipe)
     times = 100 if is_percent(followed) else 1
     late = followed.startswith(LATE)
-    for place, (label, group) in enumerate(groups):
+    lines = lines_of([scheme_of(recipe, entry) for entry in recipe.entries])
+    for (label, group), line in zip(groups, lines, strict=True):
         rounds, mean = _adaptation(group, followed) if late else _rounds(group, followed)
-        axis.plot(rounds, [times * one for one in mean], label=label, linewidth=1.5,
-                  color=COLOURS[place % len(COLOURS)],
-                  linestyle=("-", "--", ":")[place // len(COLOURS) % 3])  # fmt: skip
+        axis.plot(rounds, [times * one for one in mean], label=label, markevery=0.1, **line)
     axis.set(xlabel="rounds after joining" if late else "round", ylabel=_words(f"{followed}.mean"))
-    axis.legend(fontsize=7)
 
 
 def _rounds(group: Group, followed: str) -> tuple[Sequence[int], Sequence[float]]:

@@ -123,6 +123,28 @@ def test_the_guide_to_conformance_names_every_key_of_the_vectors() -> None:
     assert {key for file in files for key in file} <= listed
 
 
+def test_the_guide_to_reports_names_the_files_that_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bouquet.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    for line in "".join(blocks("report.md", "")).splitlines():
+        monkeypatch.setattr(sys, "argv", shlex.split(line))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+    text = (ROOT / "docs" / "report.md").read_text("utf-8")
+    beside = re.findall(r"`(two[\w-]*\.\w+)`", text)
+    papers = re.findall(r"`(\w+(?:-column|-wide)?\.(?:pdf|tex))`", text)
+    assert (len(beside), len(papers)) == (4, 7)
+    assert all((tmp_path / name).is_file() for name in beside)
+    made = {path.name for path in (tmp_path / "paper").iterdir()}
+    assert set(papers) <= made
+    names = {name.partition("-")[0] for name in made if name.endswith(".pdf")}
+    assert names == {"accuracy", "loss", "spread", "change"}  # all that the page has
+
+
 def test_the_threat_model_names_tests_that_there_are() -> None:
     """What is called protected is shown by a test, until somebody renames it."""
     text = (ROOT / "docs" / "security.md").read_text("utf-8")

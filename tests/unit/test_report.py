@@ -16,9 +16,10 @@ import torch
 
 from bouquet.core.errors import BadInput
 from bouquet.data import DataConfig, load
+from bouquet.report.comparison import comparison
 from bouquet.report.figures import course_of, draw_all
 from bouquet.report.outcomes import read_outcomes, verdicts
-from bouquet.report.page import comparison, write_report
+from bouquet.report.page import write_report
 from bouquet.storage.files import OUTCOMES, file_name, seal
 from bouquet.storage.runs import find, grouped, labels, read, read_all, read_events
 from tests.conftest import Run
@@ -139,7 +140,8 @@ def test_a_real_report_has_all_it_promises(start: Callable[..., Run], tmp_path: 
     assert "The personal model against shared, of 3 clients" in page
     assert "The personal model against Local, of 3 clients" in page
     assert "To deploy, chosen on validation examples" in page
-    assert not re.findall(r"(?:src|href)=\"(?!data:)", page)  # opens without any other file
+    assert "<script" not in page
+    assert not re.findall(r"(?:src|href|srcset)=\"(?!data:)", page)  # opens without any other file
     with open(tmp_path / "report-clients.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 6
@@ -271,6 +273,8 @@ def test_a_page_needs_a_place_and_a_name_for_a_page(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(BadInput, match=r"--out: .*file cannot be made \(.+\)\.$"):
         write_report([run], tmp_path / "file" / "page.html")
+    with pytest.raises(BadInput, match=r"--paper: .*file/here cannot be made \(.+\)\.$"):
+        write_report([run], tmp_path / "page.html", tmp_path / "file" / "here")
     assert not list(tmp_path.glob("page*"))
 
 
@@ -292,6 +296,7 @@ def test_figures_have_a_dark_twin_that_is_not_the_light_one(tmp_path: Path) -> N
     assert b"#ffffff" not in picture.dark
     page = write_report([tmp_path], tmp_path / "page.html")[0].read_text()
     assert page.count('media="(prefers-color-scheme: dark)"') == 1
+    assert page.count('media="(max-width: 40rem)"') == 1  # for phones
 
 
 # Seeds

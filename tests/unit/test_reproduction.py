@@ -14,6 +14,7 @@ import pytest
 
 from bouquet import jobs
 from bouquet.cli import main
+from bouquet.colours import colour_of
 from bouquet.core.config import Scalar
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.imports import imported
@@ -217,6 +218,8 @@ def test_results_are_kept_drawn_and_put_on_a_page(
     assert back is not None
     assert back.numbers[0].mean == found.numbers[0].mean
     assert (results / "mine" / "figure.png").read_bytes().startswith(b"\x89PNG")
+    drawing = (results / "mine" / "figure.svg").read_text()
+    assert {colour_of("fedavg"), colour_of("local")} <= set(re.findall("#[0-9a-f]{6}", drawing))
     monkeypatch.setattr("bouquet.reproduction.recipe.folder", lambda: tmp_path)
     text = page(results)
     ours = f"{found.numbers[0].mean:.2f}"

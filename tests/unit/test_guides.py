@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import pages
+from tests.unit.test_cli import Bouquet, bouquet
+
+__all__ = ["bouquet"]
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -96,13 +101,11 @@ def test_the_guides_scheme_is_short() -> None:
     assert len(blocks("schemes.md", "python")[0].splitlines()) <= 40
 
 
-def test_the_commands_of_the_concepts_run_as_they_stand(tmp_path: Path) -> None:
+def test_the_commands_of_the_concepts_run_as_they_stand(bouquet: Bouquet, tmp_path: Path) -> None:
     lines = [line for block in blocks("concepts.md", "") for line in block.splitlines()]
     assert len(lines) == 3
     for line in lines:
-        words = [sys.executable, "-m", *shlex.split(line)]
-        env = os.environ | {"PYTHONPATH": str(ROOT)}
-        subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, check=True)
+        assert bouquet(*shlex.split(line)[1:]).code == 0
     assert json.loads((tmp_path / "runs" / "first" / "summary.json").read_text())["rounds"] == 6
     assert (tmp_path / "report.html").exists()
 
@@ -143,6 +146,29 @@ def test_the_guide_to_reports_names_the_files_that_there_are(
     assert set(papers) <= made
     names = {name.partition("-")[0] for name in made if name.endswith(".pdf")}
     assert names == {"accuracy", "loss", "spread", "change"}  # all that the page has
+
+
+def test_the_first_five_minutes_go_as_they_are_told(bouquet: Bouquet) -> None:
+    folder = Path.cwd()
+    for block in pages.blocks("start.md"):
+        if block.title:
+            (folder / block.title).write_text(block.text)
+        elif not block.language and not block.note:
+            for _, *words in block.commands:
+                if words[0] in ("compare", "simulate", "report", "export"):
+                    done = bouquet(*words)
+                    assert done.code == 0, done.err
+    three = {scheme: folder / "runs" / "first" / scheme for scheme in ("fedavg", "local", "apfl")}
+    (table,) = (one.text for one in pages.blocks("start.md") if one.language == "text")
+    for scheme, run in three.items():
+        summary = json.loads((run / "summary.json").read_text())
+        (line,) = (line for line in table.splitlines() if f" {scheme} " in line)
+        told = [cell.strip() for cell in line.split("│")]
+        got = [summary[whose]["accuracy"]["mean"] for whose in ("shared", "personal")]
+        assert [float(cell) for cell in told[2:4]] == pytest.approx(got, abs=0.02)
+    assert json.loads((folder / "runs/mine/summary.json").read_text())["rounds"] == 7
+    assert (folder / "report.html").exists()
+    assert (folder / "model").exists()
 
 
 def test_the_threat_model_names_tests_that_there_are() -> None:

@@ -15,7 +15,10 @@ from PIL import Image
 from bouquet.core.errors import BadInput
 from bouquet.data import DataConfig, FederatedData, Split, load
 from bouquet.data.folder import split_up
+from tests.unit.test_cli import Bouquet, bouquet
 from tests.unit.test_data import DTYPE, equal, own
+
+__all__ = ["bouquet"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -338,21 +341,14 @@ def test_a_client_that_cannot_be_a_directory_is_not_renamed(tmp_path: Path) -> N
     assert list(read(tmp_path / "parts").clients) == ["0 3.a"]
 
 
-def test_the_documented_example_works(tmp_path: Path) -> None:
+def test_the_documented_example_works(tmp_path: Path, bouquet: Bouquet) -> None:
     text = (ROOT / "docs" / "data.md").read_text()
     (script,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (commands,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
-    run = "import sys; sys.path.insert(0, {!r}); from bouquet.cli import main; main()"
     for command in commands.splitlines():
         program, *words = command.split()
         assert program == "bouquet"
-        done = subprocess.run(
-            [sys.executable, "-c", run.format(str(ROOT)), *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        done = bouquet(*words)
+        assert done.code == 0, done.err
     assert (tmp_path / "run" / "summary.json").exists()

@@ -104,12 +104,6 @@ def test_quadratic_problems_have_no_accuracy(start: Start, quadratics: Quadratic
     assert "shared_accuracy" not in line
 
 
-def test_both_engines_write_the_same_history(start: Start) -> None:
-    keys = KEYS | {"rounds": 2}
-    one, other = (start(scheme="apfl", engine=engine, **keys) for engine in ("inline", "ray"))
-    assert lines(one) == lines(other)
-
-
 def test_numbers_are_short_and_what_is_not_finite_is_null(tmp_path: Path) -> None:
     scores = {
         "b": {"shared_loss": math.inf, "personal_loss": 1 / 3},

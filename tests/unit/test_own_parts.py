@@ -439,15 +439,6 @@ def test_a_comparison_with_own_parts_goes_on_from_any_folder(
     assert [list(run.summary["personal"]) for run in again] == [["hits", "loss"]] * 2
 
 
-@pytest.mark.usefixtures("mine")
-def test_own_parts_give_the_same_bits_on_ray(start: Callable[..., Run]) -> None:
-    parts = {"loss": "./mine.py:entropy", "metric": "./mine.py:hits", "nodes": 2}
-    keys = {"rounds": 1, "local_steps": 2, "data": {"name": "./mine.py:mapping"}, **parts}
-    runs = [start(engine=engine, **keys) for engine in ("inline", "ray")]
-    assert runs[0].sha == runs[1].sha
-    assert runs[0].clients == runs[1].clients
-
-
 @pytest.mark.parametrize("key", ["data.name", "loss", "metric", "model.name", "augment"])
 def test_a_device_loads_no_part_its_owner_did_not_allow(key: str, tmp_path: Path) -> None:
     trap = tmp_path / "trap.py"

@@ -34,7 +34,9 @@ COMMANDS = ("", "sh")
 PYTHON = ("python", "py")
 # How many blocks of Python a page has, and the tests that run them.
 RUN = {
+    "../README.md": (1, "tests/unit/test_guides.py"),
     "api.md": (6, "tests/unit/test_guides.py"),
+    "conformance.md": (1, "tests/unit/test_guides.py"),
     "data.md": (1, "tests/unit/test_folder.py"),
     "models.md": (2, "tests/unit/test_own_model.py tests/unit/test_buffers.py"),
     "parts.md": (1, "tests/unit/test_guides.py"),
@@ -85,7 +87,7 @@ def _left(context: click.Context) -> list[str]:
 
 
 def test_every_block_says_what_it_is() -> None:
-    kinds = {*COMMANDS, *PYTHON, "toml", "ini", "text"}
+    kinds = {*COMMANDS, *PYTHON, "toml", "ini", "latex", "text"}
     assert not [one for one in ALL if one.language not in kinds]
     assert not [one for one in ALL if one.language == "text" and "bouquet " in one.text]
 

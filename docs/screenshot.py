@@ -15,14 +15,12 @@ sys.path.insert(0, str(ROOT))
 from tests.browser.chromium import browser  # noqa: E402
 from tests.serving import serving  # noqa: E402
 
-KEYS = {
-    "data.clients": 60,
-    "data.partition": "dirichlet",
-    "data.dirichlet-alpha": 0.4,
-    "clients-per-round": 30,
-    "rounds": 40,
+KEYS = {  # as in `make run`
+    "data.clients": 20,
+    "data.classes-per-client": 4,
+    "data.test-fraction": 0.8,
+    "rounds": 20,
     "eval-every": 1,
-    "model.name": "linear",
 }
 
 

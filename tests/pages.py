@@ -40,8 +40,8 @@ def _bare(words: list[str]) -> list[str]:
 
 
 def pages() -> list[str]:
-    """The README and every page, by its path from docs/."""
-    return ["../README.md", *sorted(str(file.relative_to(DOCS)) for file in DOCS.rglob("*.md"))]
+    """Every page, by its path in docs/."""
+    return sorted(str(file.relative_to(DOCS)) for file in DOCS.rglob("*.md"))
 
 
 def blocks(page: str) -> list[Block]:

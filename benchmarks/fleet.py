@@ -172,9 +172,9 @@ def measure(nodes: int, in_memory: bool) -> dict[str, float]:
         process = None
         try:
             deployment.start_link()
-            for key in keys:
+            for number, key in enumerate(keys):
                 make_node_key(key)
-                deployment.register(key.with_name(f"{key.name}.pub"))
+                deployment.register(key.with_name(f"{key.name}.pub"), [f"{number:03d}"])
             link = deployment.processes["superlink"].pid
             marks: list[tuple[float, float, float, float]] = []
 

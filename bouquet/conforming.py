@@ -65,6 +65,11 @@ def _each(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {client: getattr(one, name) for client, one in values.items()}
 
 
+def _parts(a: After) -> dict[str, Any]:
+    """What partial personalization has, however its steps are ordered."""
+    return {"u": a.server.w, "u_i": _each(a.sent, "w"), "v": _each(a.kept, "v")}
+
+
 SCHEMES: dict[str, Ours] = {
     "apfl": Ours(
         lambda s, variant: APFL(
@@ -90,13 +95,13 @@ SCHEMES: dict[str, Ours] = {
         lambda s, _: FedSim(personal_lr=s["gamma_v"]),
         "gamma_u",
         "tau",
-        lambda a: {"u": a.server.w, "u_i": _each(a.sent, "w"), "v": _each(a.kept, "v")},
+        _parts,
     ),
     "fedalt": Ours(
         lambda s, _: FedAlt(personal_lr=s["gamma_v"], personal_steps=s["tau_v"]),
         "gamma_u",
         "tau_u",
-        lambda a: {"u": a.server.w, "u_i": _each(a.sent, "w"), "v": _each(a.kept, "v")},
+        _parts,
     ),
     "plsgd": Ours(
         lambda s, _: PLSGD(alpha=s["alpha"], beta=s["beta"]),

@@ -73,12 +73,12 @@ def superlink(token: str) -> None:
 
 def _start_executor(words: Sequence[str], run: Callable[[], None]) -> None:
     """Start the executor, which ends with this process; also where nobody has buried that."""
-    from bouquet.flower.private import flower_superexec  # once for both
-
-    assert flower_superexec is not None
     command = executor_command(words)
     if not command:
         return
+    # Before the fork, so that both share it.
+    from bouquet.flower.private import flower_superexec  # noqa: F401
+
     parent = os.getpid()
 
     def executor() -> None:

@@ -77,7 +77,9 @@ def run(
         _check_empty(_states(settings, folder))
     with marked(*_written_to(settings, folder, engine)) as markers:
         assembly = _assembly(settings, folder, name, engine, markers)
-        assembly.roster.update(grid, assembly.settings, str(assembly.states), stop, deployed)
+        assembly.roster.update(
+            grid, assembly.settings, str(assembly.states), stop, deployed, folder.write_waiting
+        )
         hold_back_newcomers(settings, assembly.roster)
         for stage in settings.stages:
             assembly.strategy(stage).gather(1)  # what a scheme refuses must not leave a folder
@@ -134,7 +136,12 @@ class _Rounds:
     def _play_round(self, strategy: SchemeStrategy, round_: int) -> None:
         settings, roster, started = strategy.settings, strategy.roster, time.perf_counter()
         roster.update(
-            self.grid, self.assembly.settings, strategy.state_dir, self.stop, self.deployed
+            self.grid,
+            self.assembly.settings,
+            strategy.state_dir,
+            self.stop,
+            self.deployed,
+            self.folder.write_waiting,
         )
         trained = self._train(strategy, round_)
         trained.seconds["round"] = time.perf_counter() - started  # without full evaluation

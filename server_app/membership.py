@@ -6,7 +6,7 @@ import math
 import reprlib
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 
@@ -188,6 +188,7 @@ class Roster:
         state_dir: str,
         stop: threading.Event,
         deployed: bool = False,
+        tell: Callable[[str], None] = lambda words: None,
     ) -> None:
         """Ask nodes that are new which clients they host, and wait until enough are there.
 
@@ -196,13 +197,14 @@ class Roster:
         introduction is no good is left out. If too few are left, a simulation ends with the
         reason; a deployment waits for others, and asks those again, unless the nodes that it
         left out are all there are and would have been enough. In a simulation, where all nodes
-        have the same user, what a node says is wrong with the input ends it at once.
+        have the same user, what a node says is wrong with the input ends it at once. ``tell`` is
+        told what a deployment waits for, and nothing once it no longer waits.
         """
         limit, least = time.monotonic() + PATIENCE, settings.run.min_clients if deployed else 1
         again = time.monotonic() + ASK_AGAIN
         most = settings.run.max_examples if deployed else MOST_EXAMPLES
         self.left_out = {}
-        told: tuple[int, int] | None = None
+        told = ""
         while True:
             if deployed and time.monotonic() > again:
                 self.left_out, again = {}, time.monotonic() + ASK_AGAIN
@@ -230,15 +232,26 @@ class Roster:
             if self._enough(least) and (deployed or not self.asked):
                 self.begun = True
                 self._voices.clear()
+                tell("")
                 return
-            if deployed and (len(self.clients), least) != told:
-                told = (len(self.clients), least)
-                log(INFO, "Waiting for clients: %s of %s are there.", *told)
+            if deployed and (words := self._waits_for(least)) != told:
+                told = words
+                log(INFO, "%s", words)
+                tell(words)
             if deployed:
                 self._give_up_devices(online, least)
             else:
                 self._give_up(time.monotonic() > limit)
             pause(DEPLOYED_PAUSE if deployed else 0.005, stop)
+
+    def _waits_for(self, least: int) -> str:
+        there = f"Waiting for clients: {len(self.clients)} of {least} are there."
+        no_good = (self._named(node) for node in self.refusals.keys() - self.nodes)
+        return " ".join([there, *sorted(no_good)])
+
+    def _named(self, node: int) -> str:
+        whose = ", ".join(sorted(self.bound.get(node, ()))) or "of no client by its key"
+        return f"Node {node} ({whose}) is left out: {self.refusals[node]}"
 
     def _pulled(self, grid: Grid, asked: set[str], stop: threading.Event) -> list[Message]:
         with fetching_at_most(grid, LARGEST_INTRODUCTION):
@@ -256,8 +269,7 @@ class Roster:
     def _leave_out(self, node: int, error: BadInput | RunFailed) -> None:
         self.left_out[node] = error
         self.refusals[node] = str(error)
-        whose = ", ".join(sorted(self.bound.get(node, ()))) or "of no client by its key"
-        log(WARNING, "Node %s (%s) is left out: %s", node, whose, error)
+        log(WARNING, "%s", self._named(node))
 
     def _give_up_devices(self, online: set[int], least: int) -> None:
         """End a deployment whose devices are there and all no good: one bad device ends none."""

@@ -117,7 +117,7 @@ def superlink_register(
 
 @superlink_app.command("nodes")
 def superlink_nodes(folder: LinkFolder = LINK) -> None:
-    """Who is let in: each key's clients, its fingerprint, and when its node was last heard of.
+    """Who is let in: each key's clients and fingerprint, its node's last contact and version.
 
     [bold]Example[/bold]
 
@@ -127,15 +127,17 @@ def superlink_nodes(folder: LinkFolder = LINK) -> None:
 
     from bouquet.cli.display import out
     from bouquet.deploy.control import control_of, nodes
+    from bouquet.deploy.versions import versions
 
-    table = Table(header_style="bold")
-    for heading in ("clients", "status", "last contact", "node", "key"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "status")
+    table, runs = Table(header_style="bold"), versions(folder)
+    for heading in ("clients", "status", "last contact", "version", "node", "key"):
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("status", "version"))
     with control_of(folder) as client:
         for one in nodes(client):
             seen = "never" if one.seen is None else f"{one.seen:%Y-%m-%d %H:%M} UTC"
             clients = ", ".join(one.clients) or "any that are nobody's"
-            table.add_row(clients, one.status, seen, str(one.node), one.fingerprint)
+            version = runs.get(one.node) or "–"
+            table.add_row(clients, one.status, seen, version, str(one.node), one.fingerprint)
     out.print(table)
 
 

@@ -28,6 +28,8 @@ from bouquet.strategies.registry import SCHEMES
 
 # How many times a run is started before its deployment is given up.
 TRIES = 4
+# Seconds that devices may take to come before it is said that a run waits for them.
+GRACE = 15.0
 # What is said of a run whose server app, or whose SuperLink, was killed.
 DEATHS = ("No heartbeat received", LINK_ENDED)
 
@@ -163,10 +165,15 @@ def pass_on_rounds(
     hosts: Sequence[Host] = (),
 ) -> None:
     """Pass on a run's rounds as they end, until it does; keep the nodes of ``hosts`` alive."""
-    seen, reason = len(folder.read_events(sys.maxsize)), None
+    seen, reason, said = len(folder.read_events(sys.maxsize)), None, ""
+    grace = time.monotonic() + GRACE
     while reason is None:
         time.sleep(1.0)
         reason = deployment.ended(run)
+        waits_for = folder.read_waiting()
+        if waits_for and waits_for != said and time.monotonic() > grace:
+            log(WARNING, "%s", waits_for)
+            said = waits_for
         events = folder.read_events(sys.maxsize)
         for event in events[seen:]:
             observe(event)

@@ -3,9 +3,10 @@
 ``install_for_node`` and ``install_for_link`` write them into a folder that is first on PATH. They
 differ from Flower's in this:
 
-- ``flower-superlink`` asks whoever starts runs for the owner's token, and uses its database calmly,
-  so that it carries more nodes;
-- ``flower-supernode`` notices that its connection is dead, and makes another;
+- ``flower-superlink`` asks whoever starts runs for the owner's token, uses its database calmly, so
+  that it carries more nodes, and writes down which Bouquet each node runs;
+- ``flower-supernode`` says which Bouquet it runs, notices that its connection is dead, and makes
+  another;
 - ``flower-superlink`` and ``flower-supernode`` start their executor with the secret given;
 - ``flower-superexec`` of a device starts processes that answer with the installed app, of a
   SuperLink such as do not show their token to every user of the machine.
@@ -53,19 +54,23 @@ def _write(folder: Path, name: str, call: str) -> Path:
 def supernode(policy: str) -> None:
     """Run a SuperNode and its executor beside it, whose processes share what they have imported."""
     from bouquet.deploy.keepalive import keep_alive
+    from bouquet.deploy.versions import tell_version
     from bouquet.flower.private import flower_supernode
 
     _start_executor(sys.argv, lambda: node_executor(policy))
     keep_alive()
+    tell_version()
     flower_supernode()
 
 
 def superlink(token: str) -> None:
     """Run a SuperLink that obeys whoever shows the token, with its executor beside it."""
     from bouquet.deploy.guard import TokenCheck
+    from bouquet.deploy.versions import note_versions
     from bouquet.flower.private import calm_database, flower_superlink, replace_account_check
 
     calm_database()
+    note_versions(Path(token).parent)
     replace_account_check(TokenCheck(Path(token).read_text("utf-8").strip()))
     _start_executor(sys.argv, link_executor)
     flower_superlink()

@@ -8,6 +8,7 @@ used: a device that trains needs none of the command line's.
 """
 
 import logging
+import math
 import sys
 import threading
 import time
@@ -338,7 +339,7 @@ def calm_database() -> None:
     lock, session, tidy = threading.RLock(), mixin.session, state._cleanup_expired_task_tokens
     if session.__module__ == __name__:
         return
-    last = 0.0
+    last = -math.inf
 
     @contextmanager
     def one_at_a_time(self: Any) -> Iterator[Any]:

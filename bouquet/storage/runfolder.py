@@ -14,6 +14,7 @@ import secrets
 import shutil
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,6 +121,19 @@ class RunFolder:
         """The keys the run was started with."""
         return read_toml(self.path / "config.toml")
 
+    def write_waiting(self, words: str) -> None:
+        """Leave word of what a run waits for, if it has a folder yet; no words: of nothing."""
+        if words and self.path.is_dir():
+            write_atomically(self._waiting, words.encode())
+        else:
+            self._waiting.unlink(missing_ok=True)
+
+    def read_waiting(self) -> str:
+        """What a run waits for; empty if it does not."""
+        with suppress(FileNotFoundError):
+            return self._waiting.read_text("utf-8")
+        return ""
+
     def write_classes(self, names: Sequence[str]) -> None:
         """Remember what the classes are called, one a line, where it is known."""
         if names:
@@ -144,6 +158,10 @@ class RunFolder:
         if not re.fullmatch(NAME, name):
             raise BadFile(f"{self._name} is damaged (it holds no run's name).")
         return name
+
+    @property
+    def _waiting(self) -> Path:
+        return self.path / "waiting"
 
     @property
     def _name(self) -> Path:

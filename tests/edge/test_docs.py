@@ -12,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -178,6 +179,7 @@ def test_the_guide_leads_from_bare_machines_to_a_personal_model(
     assert summary["failures"] == 0
     known = server.run("bouquet superlink nodes --folder link")
     assert known.count("online") == 2
+    assert known.count(version("bouquet")) == 2
     assert "west" in known
     # Without the server:
     for process in server.running:

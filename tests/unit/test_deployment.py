@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from bouquet.deploy import worker
 from bouquet.deploy.addresses import HOST
 from bouquet.deploy.bundle import bundle, fingerprint, installed_fingerprint
 from bouquet.deploy.commands import node_environment
-from bouquet.deploy.deployment import supervise
+from bouquet.deploy.deployment import pass_on_rounds, supervise
 from bouquet.deploy.executors import Discreet, Forking
 from bouquet.deploy.guard import SECRET, TokenCheck, executor_command, guarded_port
 from bouquet.deploy.stand_ins import node_executor
@@ -249,9 +250,9 @@ def test_the_token_of_a_run_is_in_no_commands_words(
 class Shaky(Deployment):
     """A deployment whose server's half dies as it is told to."""
 
-    def __init__(self, folder: Path, ends: list[str]) -> None:
+    def __init__(self, folder: Path, ends: Sequence[str | None]) -> None:
         super().__init__(folder, folder)
-        self.ends, self.resumed, self.revived = ends, list[bool](), 0
+        self.ends, self.resumed, self.revived = list(ends), list[bool](), 0
 
     def start_run(self, settings: Settings, app: bytes = b"") -> int:
         self.resumed.append(settings.run.resume)
@@ -288,8 +289,26 @@ def test_a_run_whose_server_dies_is_resumed_a_few_times(
     folder = RunFolder(tmp_path / "run")
     folder.checkpoint.parent.mkdir(parents=True)
     folder.checkpoint.touch()
-    link = Shaky(tmp_path, list(ends))
+    link = Shaky(tmp_path, ends)
     with pytest.raises(RunFailed, match=error) if error else nullcontext():
         supervise(link, parse({}), folder, lambda event: None)
     assert link.resumed == resumed
     assert link.revived == len(resumed) - 1
+
+
+def test_a_deployment_says_whom_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and not while devices may still be coming."""
+    told: list[str] = []
+    monkeypatch.setattr("bouquet.deploy.deployment.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(
+        "bouquet.deploy.deployment.log", lambda level, *words: told.append(words[1])
+    )
+    folder = RunFolder(tmp_path)
+    folder.write_waiting("Waiting for clients: 1 of 2 are there.")
+    for grace, said in ((3600.0, 0), (-1.0, 1)):
+        monkeypatch.setattr("bouquet.deploy.deployment.GRACE", grace)
+        link = Shaky(tmp_path, [None, None, ""])
+        pass_on_rounds(link, 1, folder, lambda event: None)
+        assert told == ["Waiting for clients: 1 of 2 are there."] * said

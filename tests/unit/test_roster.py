@@ -1,7 +1,9 @@
 """Who takes part: introductions are checked like uploads, and a bad one costs only its node."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -15,6 +17,7 @@ from bouquet.core.seeding import generator
 from bouquet.flower import wire
 from bouquet.server_app.membership import Client, Roster
 from bouquet.settings import parse
+from bouquet.storage.runfolder import RunFolder
 from tests.conftest import Run
 from tests.fuzzing import Told, identity, impatient, introduction
 
@@ -105,6 +108,34 @@ def test_a_bad_introduction_is_left_out_and_the_others_go_on(what: str, deployed
     assert {one: who.node for one, who in roster.clients.items()} == {"1-0": 1, "1-1": 1}
     with pytest.raises(RunFailed, match=why):
         raise roster.left_out[2]
+
+
+def test_it_is_told_whom_a_deployment_waits_for_and_who_is_no_good(tmp_path: Path) -> None:
+    bad, folder, stop = honest(2), RunFolder(tmp_path), threading.Event()
+    numbers(train_examples=[-1, 5])(bad)
+    said: list[str] = []
+
+    def tell(words: str) -> None:
+        folder.write_waiting(words)
+        said.append(folder.read_waiting())
+        if "left out" in words:
+            stop.set()  # it would wait for ever
+
+    grid, roster = Told({1: honest(1), 2: bad}), Roster()
+    four, two = (parse({"scheme": "fedavg", "min-clients": least}) for least in (4, 2))
+    try:
+        with pytest.raises(RunFailed, match="interrupted"):
+            roster.update(grid, four, "", stop, True, tell)
+        assert re.fullmatch(
+            r"Waiting for clients: 2 of 4 are there\. Node 2 \(of no client by its key\) is left "
+            r"out: .*train_examples must be .* from 1 .*",
+            said[-1],
+        )
+        stop.clear()
+        roster.update(grid, two, "", stop, True, tell)
+        assert said[-1] == ""
+    finally:
+        grid.close()
 
 
 @pytest.mark.parametrize(

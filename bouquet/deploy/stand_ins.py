@@ -3,8 +3,9 @@
 ``install_for_node`` and ``install_for_link`` write them into a folder that is first on PATH. They
 differ from Flower's in this:
 
-- ``flower-superlink`` asks whoever starts runs for the owner's token, uses its database calmly, so
-  that it carries more nodes, and writes down which Bouquet each node runs;
+- ``flower-superlink`` asks whoever starts runs for the owner's token, holds looks for work until
+  there is some and uses its database calmly, so that it carries more nodes, and writes down which
+  Bouquet each node runs;
 - ``flower-supernode`` says which Bouquet it runs, notices that its connection is dead, and makes
   another;
 - ``flower-superlink`` and ``flower-supernode`` start their executor with the secret given;
@@ -54,23 +55,33 @@ def _write(folder: Path, name: str, call: str) -> Path:
 def supernode(policy: str) -> None:
     """Run a SuperNode and its executor beside it, whose processes share what they have imported."""
     from bouquet.deploy.keepalive import keep_alive
-    from bouquet.deploy.versions import tell_version
+    from bouquet.deploy.requests import ask_through
+    from bouquet.deploy.versions import TellVersion
     from bouquet.flower.private import flower_supernode
 
     _start_executor(sys.argv, lambda: node_executor(policy))
     keep_alive()
-    tell_version()
+    ask_through(TellVersion())
     flower_supernode()
 
 
 def superlink(token: str) -> None:
     """Run a SuperLink that obeys whoever shows the token, with its executor beside it."""
     from bouquet.deploy.guard import TokenCheck
-    from bouquet.deploy.versions import note_versions
-    from bouquet.flower.private import calm_database, flower_superlink, replace_account_check
+    from bouquet.deploy.holding import THREADS, Bells, HoldLooks
+    from bouquet.deploy.requests import serve_through
+    from bouquet.deploy.versions import NoteVersion
+    from bouquet.flower.private import (
+        calm_database,
+        flower_superlink,
+        replace_account_check,
+        tell_of_messages,
+    )
 
+    bells = Bells()
+    tell_of_messages(bells.ring)
+    serve_through(THREADS, NoteVersion(Path(token).parent), HoldLooks(bells))
     calm_database()
-    note_versions(Path(token).parent)
     replace_account_check(TokenCheck(Path(token).read_text("utf-8").strip()))
     _start_executor(sys.argv, link_executor)
     flower_superlink()

@@ -1,49 +1,23 @@
-"""Which Bouquet each node runs: a node says so when it connects, and its SuperLink remembers.
-
-Flower keeps no such thing. gRPC lets both sides add words to a request: a node's is taken from its
-first one alone, once Flower has let it in.
-"""
+"""Which Bouquet each node runs: a node says so when it connects, and its SuperLink remembers."""
 
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 
+from bouquet.deploy.requests import Around
 from bouquet.storage.files import write_atomically
 
 HEADER = "bouquet-version"
-FIRST_REQUEST = "/ActivateNode"
+FIRST_REQUEST = "ActivateNode"
 FILE = "versions.json"
 # What a node says is shown in a terminal.
 WORD = re.compile(r"[0-9A-Za-z.+!_-]{1,40}")
-
-
-def tell_version() -> None:
-    """Have this process, a node's, say which Bouquet it runs to the SuperLink it connects to."""
-    theirs = grpc.secure_channel
-
-    @wraps(theirs)
-    def telling(*words: Any, **more: Any) -> Any:
-        return grpc.intercept_channel(theirs(*words, **more), _Tell())
-
-    grpc.secure_channel = telling
-
-
-def note_versions(folder: Path) -> None:
-    """Have this process, a SuperLink's, write down in its folder what nodes say they run."""
-    theirs = grpc.server
-
-    @wraps(theirs)
-    def noting(*words: Any, interceptors: Sequence[Any] | None = None, **more: Any) -> Any:
-        return theirs(*words, interceptors=[*(interceptors or ()), _Note(folder)], **more)
-
-    grpc.server = noting
 
 
 def versions(folder: Path) -> dict[int, str]:
@@ -55,39 +29,37 @@ def versions(folder: Path) -> dict[int, str]:
         return {}
 
 
-class _Tell(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+class TellVersion(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    """A node's first request says which Bouquet it runs."""
+
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], details: Any, request: Any
     ) -> Any:
-        if details.method.endswith(FIRST_REQUEST):
+        """See gRPC."""
+        if details.method.endswith(f"/{FIRST_REQUEST}"):
             said = [*(details.metadata or ()), (HEADER, version("bouquet"))]
             details = details._replace(metadata=said)
         return continuation(details, request)
 
 
-class _Note(grpc.ServerInterceptor):  # type: ignore[misc]
+class NoteVersion(Around):
+    """What nodes say that are let in is written down in the SuperLink's folder."""
+
     def __init__(self, folder: Path) -> None:
+        super().__init__(FIRST_REQUEST)
         self._folder, self._lock = folder, threading.Lock()
 
-    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        handler = continuation(details)
-        if handler is None or not details.method.endswith(FIRST_REQUEST):
-            return handler
-        said = str(dict(details.invocation_metadata).get(HEADER, ""))
+    def around(
+        self, answer: Callable[[], Any], request: Any, context: Any, said: dict[str, Any]
+    ) -> Any:
+        """Note the version of a node that is let in."""
+        found, word = answer(), str(said.get(HEADER, ""))
+        self._note(int(found.node_id), word if WORD.fullmatch(word) else "")
+        return found
 
-        def let_in(request: Any, context: Any) -> Any:
-            answer = handler.unary_unary(request, context)  # or an error, of a node that is not
-            self._note(int(answer.node_id), said if WORD.fullmatch(said) else "")
-            return answer
-
-        return grpc.unary_unary_rpc_method_handler(
-            let_in, handler.request_deserializer, handler.response_serializer
-        )
-
-    def _note(self, node: int, said: str) -> None:
+    def _note(self, node: int, word: str) -> None:
         with self._lock:
             known = versions(self._folder)
-            if known.get(node) == said:
-                return
-            words = {str(one): word for one, word in (known | {node: said}).items()}
-            write_atomically(self._folder / FILE, json.dumps(words).encode())
+            if known.get(node) != word:
+                words = {str(one): word for one, word in (known | {node: word}).items()}
+                write_atomically(self._folder / FILE, json.dumps(words).encode())

@@ -12,7 +12,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -353,6 +353,79 @@ def calm_database() -> None:
             tidy(self)
 
     mixin.session, state._cleanup_expired_task_tokens = one_at_a_time, now_and_then
+
+
+def tell_of_messages(told: Callable[[int], None]) -> None:
+    """Have a SuperLink tell of every message for a node once all its pieces have come.
+
+    A message is put down first, then come its pieces, of several messages together.
+
+    Parameters
+    ----------
+    told : callable
+        Is given the node's id.
+    """
+    arrivals = _Arrivals(told)
+    for home, name in (
+        ("in_memory_linkstate", "InMemoryLinkState"),
+        ("sql_linkstate", "SqlLinkState"),
+    ):
+        kind = getattr(import_module(f"flwr.server.superlink.linkstate.{home}"), name)
+        if kind.store_object.__module__ != __name__:
+            arrivals.follow(kind)
+
+
+class _Arrivals:
+    """Messages on their way into a SuperLink: what is missing, and whose they are."""
+
+    # Of a server app that died on the way nothing more comes.
+    MOST = 1000
+
+    def __init__(self, told: Callable[[int], None]) -> None:
+        self._told, self._lock = told, threading.Lock()
+        self._sessions: dict[str, tuple[set[str], set[int]]] = {}
+
+    def follow(self, kind: Any) -> None:
+        """Hear of what comes into a SuperLink's state."""
+        store_message, store_object = kind.store_message_and_object_tree, kind.store_object
+
+        def message(state: Any, message: "Message", tree: Any, session: str) -> Any:
+            stored, missing = store_message(state, message, tree, session)
+            if stored and not message.metadata.reply_to_message_id:
+                self._expect(session, message.metadata.dst_node_id, missing)
+            return stored, missing
+
+        def piece(state: Any, run: int, session: str, name: str, content: bytes) -> Any:
+            stored = store_object(state, run, session, name, content)
+            if stored:
+                self._expect_no_more(session, name)
+            return stored
+
+        kind.store_message_and_object_tree, kind.store_object = message, piece
+
+    def _expect(self, session: str, node: int, missing: Iterable[str]) -> None:
+        with self._lock:
+            pending, nodes = self._sessions.setdefault(session, (set(), set()))
+            pending.update(missing)
+            nodes.add(node)
+            while len(self._sessions) > self.MOST:
+                del self._sessions[next(iter(self._sessions))]
+        self._tell(session)
+
+    def _expect_no_more(self, session: str, name: str) -> None:
+        with self._lock:
+            pending, _ = self._sessions.get(session, (set(), set()))
+            pending.discard(name)
+        self._tell(session)
+
+    def _tell(self, session: str) -> None:
+        with self._lock:
+            pending, nodes = self._sessions.get(session, (set(), set()))
+            whole = set() if pending else {*nodes}
+            if not pending:
+                self._sessions.pop(session, None)
+        for node in whole:
+            self._told(node)
 
 
 def hand_over_at_once(arrived: threading.Event) -> None:

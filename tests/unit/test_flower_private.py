@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import logging
 import re
 import subprocess
@@ -85,6 +86,7 @@ from bouquet.flower.private import (
     replace_account_check,
     replace_executor,
     sign_message,
+    tell_of_messages,
     user_config_to_proto,
 )
 
@@ -175,6 +177,27 @@ def test_a_simulation_does_not_import_what_only_a_deployment_needs() -> None:
 def test_is_transient() -> None:
     assert is_transient(ObjectPushError("an object", 1, "a session"))
     assert not is_transient(ValueError("a mistake of ours"))
+
+
+def test_tell_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a SuperLink's state is told of messages, and in which order of words."""
+    said = {
+        "store_message_and_object_tree": ["self", "message", "object_tree", "session_id"],
+        "store_object": ["self", "run_id", "session_id", "object_id", "object_content"],
+    }
+    names = {"in_memory_linkstate": "InMemoryLinkState", "sql_linkstate": "SqlLinkState"}
+    kinds = [
+        getattr(import_module(f"flwr.server.superlink.linkstate.{home}"), name)
+        for home, name in names.items()
+    ]
+    for kind, (method, words) in itertools.product(kinds, said.items()):
+        assert list(inspect.signature(getattr(kind, method)).parameters) == words
+        monkeypatch.setattr(kind, method, getattr(kind, method))
+    tell_of_messages(print)
+    ours = [kind.store_object for kind in kinds]
+    assert {one.__module__ for one in ours} == {flower_private.__name__}
+    tell_of_messages(print)  # once is enough
+    assert [kind.store_object for kind in kinds] == ours
 
 
 def test_calm_database(monkeypatch: pytest.MonkeyPatch) -> None:

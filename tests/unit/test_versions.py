@@ -11,7 +11,8 @@ import grpc  # type: ignore[import-untyped]
 import pytest
 
 from bouquet.deploy.certificates import make_certificates
-from bouquet.deploy.versions import FILE, HEADER, note_versions, tell_version, versions
+from bouquet.deploy.requests import ask_through, serve_through
+from bouquet.deploy.versions import FILE, HEADER, NoteVersion, TellVersion, versions
 
 METHOD = "/flwr.proto.Fleet/ActivateNode"
 KNOWN, STRANGER = b"known", b"stranger"
@@ -29,7 +30,7 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a server that notes versions in the test's folder."""
     for name in ("server", "secure_channel"):
         monkeypatch.setattr(grpc, name, getattr(grpc, name))
-    note_versions(tmp_path)
+    serve_through(2, NoteVersion(tmp_path))
     make_certificates(tmp_path, ["127.0.0.1"])
     handler = grpc.unary_unary_rpc_method_handler(
         activate, bytes, lambda answer: b"%d" % answer.node_id
@@ -57,7 +58,7 @@ def test_a_node_that_is_let_in_says_which_bouquet_it_runs(link: str, tmp_path: P
     assert versions(tmp_path) == {}
     connect(link, tmp_path, KNOWN)  # of another make: it says nothing
     assert not versions(tmp_path).get(7)
-    tell_version()
+    ask_through(TellVersion())
     connect(link, tmp_path, KNOWN)
     assert versions(tmp_path) == {7: version("bouquet")}
     (tmp_path / FILE).write_text("{")

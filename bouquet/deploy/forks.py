@@ -11,6 +11,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import NoReturn
 
@@ -54,14 +55,18 @@ class ForkServer:
     work : callable
         What a process does, with words that are handed to it in secret: the words of a command
         are there for every user of a machine to see.
+    perhaps : sequence of str
+        Modules that take much memory and that not all work needs: imported once a process has.
     """
 
-    def __init__(self, libraries: Sequence[str], work: Callable[..., None]) -> None:
+    def __init__(
+        self, libraries: Sequence[str], work: Callable[..., None], perhaps: Sequence[str] = ()
+    ) -> None:
         self._ours, theirs = socket.socketpair()
 
         def serve() -> None:
             self._ours.close()
-            _serve(theirs, libraries, work)
+            _serve(theirs, libraries, work, perhaps)
 
         forked(serve)
         theirs.close()
@@ -76,20 +81,53 @@ class ForkServer:
         self._ours.sendall(json.dumps(words).encode() + b"\n")
 
 
-def _serve(asked: socket.socket, libraries: Sequence[str], work: Callable[..., None]) -> None:
+def _serve(
+    asked: socket.socket,
+    libraries: Sequence[str],
+    work: Callable[..., None],
+    perhaps: Sequence[str],
+) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a process has ended
     for name in libraries:
         import_module(name)
+    needed = _Needed(perhaps)
     asked.sendall(READY)
     with asked.makefile("rb") as lines:
         for line in lines:
             words = json.loads(line)
+            needed.catch_up()
 
             def one(words: list[object] = words) -> None:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # what it starts, it waits for
                 asked.close()
-                work(*words)
+                try:
+                    work(*words)
+                finally:
+                    needed.tell()
 
             forked(one)
+
+
+class _Needed:
+    """Which of some modules work has imported: what one fork did, the next shall not have to."""
+
+    def __init__(self, perhaps: Sequence[str]) -> None:
+        self._lacking = [name for name in perhaps if name not in sys.modules]
+        self._heard, self._told = os.pipe()
+        os.set_blocking(self._heard, False)
+
+    def tell(self) -> None:
+        """In a fork that has done its work: say what it imported."""
+        found = [name for name in self._lacking if name in sys.modules]
+        os.write(self._told, "".join(f"{name}\n" for name in found).encode())
+
+    def catch_up(self) -> None:
+        """Import what a fork has said that it needed."""
+        said = b""
+        with suppress(BlockingIOError):
+            said = os.read(self._heard, 2**16)
+        for name in {*self._lacking} & {*said.decode().split()}:
+            import_module(name)
+            self._lacking.remove(name)

@@ -113,10 +113,10 @@ def node_executor(policy: str) -> None:
     """Run a device's executor, whose processes answer with the installed app."""
     from bouquet.deploy.bundle import installed_fingerprint
     from bouquet.deploy.executors import Forking
-    from bouquet.deploy.worker import LIBRARIES, work
+    from bouquet.deploy.worker import LIBRARIES, PERHAPS, work
     from bouquet.flower.private import flower_superexec, replace_executor
 
-    server = ForkServer(LIBRARIES, work)
+    server = ForkServer(LIBRARIES, work, PERHAPS)
     replace_executor(Forking(server, installed_fingerprint(), policy))
     server.wait()  # a task's token is good for a while only: none is asked for before
     flower_superexec()

@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 # How PyTorch words it.
 NO_MEMORY = "can't allocate memory"
 # Not before the fork: the partitioners, which devices with data of their own never need.
-# torch._dynamo: what recording a step imports, for a second of every message.
 LIBRARIES = (
     "flwr.supernode.cli.flwr_clientapp",
     "flwr.clientapp",
     "torch",
-    "torch._dynamo",
     "safetensors.torch",
     "bouquet.client_app.main",
 )
+# What training several clients together imports, and recording a step: for a second of a message,
+# and for 70 MB. A device with one client and few local steps never does.
+PERHAPS = ("torch._dynamo",)
 
 
 def work(words: Sequence[str], known: str, policy: str) -> None:

@@ -3,8 +3,8 @@
     python benchmarks/deployment.py [NODES]... [--clients N]
 
 Each node hosts one client of ``synthetic``, or with ``--clients N`` so many. A round is one message
-a node and its reply; what a message costs is by the devices' own record. A node's memory is what its
-processes hold in their share (PSS) at most, by looks ten times a second.
+a node and its reply; what a message costs is by the devices' own record. A node's memory is what
+its processes hold in their share (PSS) at most, by looks ten times a second.
 """
 
 import argparse

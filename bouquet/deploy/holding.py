@@ -11,7 +11,7 @@ from typing import Any
 
 from bouquet.deploy.requests import Around
 
-LOOK = "PullMessages"
+LOOK, GOT_IT = "PullMessages", "ConfirmMessageReceived"
 # Seconds a look is held: shorter than the pauses after which a node asks if the SuperLink is still
 # there (``bouquet.deploy.keepalive``), of which gRPC takes only a few.
 HOLD = 15.0
@@ -44,6 +44,9 @@ class Bells:
 class HoldLooks(Around):
     """Looks for work that find nothing are held.
 
+    A connection may have died in silence while a look was held. So what a node is handed and has
+    not confirmed when it looks again, it is handed once more.
+
     Parameters
     ----------
     bells : Bells
@@ -53,15 +56,25 @@ class HoldLooks(Around):
     """
 
     def __init__(self, bells: Bells, seconds: float = HOLD) -> None:
-        super().__init__(LOOK)
+        super().__init__({LOOK: self._look, GOT_IT: self._got_it})
         self._bells, self._seconds = bells, seconds
         self._places = threading.BoundedSemaphore(HELD)
+        self._handed = dict[int, Any]()
 
-    def around(
+    def _look(
         self, answer: Callable[[], Any], request: Any, context: Any, said: dict[str, Any]
     ) -> Any:
-        """Look, and if there is nothing, once more when there is."""
-        bell = self._bells.silent(request.node.node_id)  # first, or a message could slip through
+        node = request.node.node_id
+        if (again := self._handed.pop(node, None)) is not None:
+            return again
+        found = self._held(node, answer, context)
+        if found.messages_list:
+            self._handed[node] = found
+        return found
+
+    def _held(self, node: int, answer: Callable[[], Any], context: Any) -> Any:
+        """What there is; if that is nothing, what there is when the bell rings."""
+        bell = self._bells.silent(node)  # first, or a message could slip through
         found = answer()
         if found.messages_list or not self._places.acquire(blocking=False):
             return found
@@ -73,3 +86,9 @@ class HoldLooks(Around):
         finally:
             self._places.release()
         return answer() if rang and context.is_active() else found
+
+    def _got_it(
+        self, answer: Callable[[], Any], request: Any, context: Any, said: dict[str, Any]
+    ) -> Any:
+        self._handed.pop(request.node.node_id, None)
+        return answer()

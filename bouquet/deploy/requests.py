@@ -44,45 +44,30 @@ def ask_through(ours: Any) -> None:
 
 
 class Around(grpc.ServerInterceptor):  # type: ignore[misc]
-    """Does something around the answers to one kind of request.
+    """Does something around the answers to some kinds of requests.
 
     Parameters
     ----------
-    method : str
-        Its name.
+    around : dict
+        For the name of a method, what gives its answer: it is called with Flower's answer, as a
+        function that raises for a node that is not let in, the request, gRPC's context and the
+        words that came with the request.
     """
 
-    def __init__(self, method: str) -> None:
-        self._method = f"/{method}"
+    def __init__(self, around: dict[str, Callable[..., Any]]) -> None:
+        self._around = around
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         """See gRPC."""
         handler = continuation(details)
-        if handler is None or not details.method.endswith(self._method):
+        around = self._around.get(details.method.rpartition("/")[2])
+        if handler is None or around is None:
             return handler
         said = dict(details.invocation_metadata)
 
         def answered(request: Any, context: Any) -> Any:
-            return self.around(
-                lambda: handler.unary_unary(request, context), request, context, said
-            )
+            return around(lambda: handler.unary_unary(request, context), request, context, said)
 
         return grpc.unary_unary_rpc_method_handler(
             answered, handler.request_deserializer, handler.response_serializer
         )
-
-    def around(
-        self, answer: Callable[[], Any], request: Any, context: Any, said: dict[str, Any]
-    ) -> Any:
-        """Flower's answer, or what becomes of it.
-
-        Parameters
-        ----------
-        answer : callable
-            Gives it; for a node that is not let in it raises.
-        request, context
-            gRPC's.
-        said : dict
-            The words that came with the request.
-        """
-        raise NotImplementedError

@@ -46,13 +46,12 @@ class NoteVersion(Around):
     """What nodes say that are let in is written down in the SuperLink's folder."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(FIRST_REQUEST)
+        super().__init__({FIRST_REQUEST: self._let_in})
         self._folder, self._lock = folder, threading.Lock()
 
-    def around(
+    def _let_in(
         self, answer: Callable[[], Any], request: Any, context: Any, said: dict[str, Any]
     ) -> Any:
-        """Note the version of a node that is let in."""
         found, word = answer(), str(said.get(HEADER, ""))
         self._note(int(found.node_id), word if WORD.fullmatch(word) else "")
         return found

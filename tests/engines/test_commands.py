@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from bouquet.settings import all_keys
+from bouquet.settings import Settings, all_keys, parse
 from tests.conftest import Run, kebab
 
 ROOT = Path(__file__).parent.parent.parent
 PROBLEM = {"nodes": 2, "local_steps": 2, "data": {"name": "synthetic", "clients": 4}}
 KEYS = [word for key, value in kebab(PROBLEM).items() for word in ("-c", f"{key}={value}")]
+WHOLE = parse(kebab(PROBLEM | {"rounds": 60}))
 Launch = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -64,9 +65,9 @@ def wait_for_round(folder: Path, round_: int, process: "subprocess.Popen[str]") 
 
 
 def test_a_killed_run_resumes_to_the_same_end(
-    launch: Launch, start: Callable[..., Run], tmp_path: Path
+    launch: Launch, finished: Callable[[Settings], Run], tmp_path: Path
 ) -> None:
-    whole, killed = start(rounds=60, **PROBLEM), tmp_path / "killed"
+    whole, killed = finished(WHOLE), tmp_path / "killed"
     process = launch("simulate", *KEYS, "-c", "rounds=60", "--out", str(killed))
     wait_for_round(killed, 3, process)
     os.killpg(process.pid, signal.SIGKILL)
@@ -78,9 +79,9 @@ def test_a_killed_run_resumes_to_the_same_end(
 
 @pytest.mark.parametrize("engine", ["inline", "ray"])
 def test_an_interrupted_run_stops_all_it_started_and_can_be_resumed(
-    launch: Launch, start: Callable[..., Run], tmp_path: Path, engine: str
+    launch: Launch, finished: Callable[[Settings], Run], tmp_path: Path, engine: str
 ) -> None:
-    whole, folder = start(rounds=60, **PROBLEM), tmp_path / "run"
+    whole, folder = finished(WHOLE), tmp_path / "run"
     words = ("simulate", *KEYS, "-c", "rounds=60", "--out", str(folder), "--engine", engine)
     process = launch(*words)
     wait_for_round(folder, 2, process)

@@ -29,8 +29,9 @@ class Link:
             lambda found: " ".join(found.messages_list).encode(),
         )
         self.server = grpc.server(ThreadPoolExecutor(4), interceptors=[self.hold])
+        methods = {"PullMessages": handler, "ConfirmMessageReceived": handler}
         self.server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler("Fleet", {"PullMessages": handler})]
+            [grpc.method_handlers_generic_handler("Fleet", methods)]
         )
         port = self.server.add_insecure_port("127.0.0.1:0")
         self.server.start()
@@ -45,6 +46,10 @@ class Link:
     def look(self, node: int = 7) -> Any:
         """What a node will have found, once it has."""
         return self.channel.unary_unary("/Fleet/PullMessages").future(b"%d" % node)
+
+    def confirm(self, node: int = 7) -> None:
+        """A node has what it was handed."""
+        self.channel.unary_unary("/Fleet/ConfirmMessageReceived")(b"%d" % node, timeout=20)
 
 
 @pytest.fixture
@@ -118,6 +123,19 @@ def test_a_node_that_is_gone_is_handed_nothing(links: Callable[..., Link]) -> No
     time.sleep(0.05)
     assert link.look().result(timeout=20) == b"train"  # it is there again
     assert link.looks == 2
+
+
+def test_what_a_node_never_got_it_is_handed_once_more(links: Callable[..., Link]) -> None:
+    """Its connection died in silence, so that a message was sent into nowhere."""
+    link = links(0.05)
+    link.work = ["train"]
+    for heard in (b"train", b"train", b""):
+        assert link.look().result(timeout=20) == heard
+    link.work = ["evaluate"]
+    assert link.look().result(timeout=20) == b"evaluate"
+    link.confirm(8)
+    link.confirm()
+    assert link.look().result(timeout=20) == b""
 
 
 def test_where_too_many_wait_a_look_ends_at_once(

@@ -99,24 +99,25 @@ def test_a_nodes_upload_is_the_weighted_mean_of_what_each_client_uploads_alone(s
 
 
 @pytest.mark.parametrize("scheme", WORKING)
-@pytest.mark.parametrize("chunk", [1, 3])
-def test_the_size_of_a_chunk_changes_rounding_alone(scheme: str, chunk: int) -> None:
+def test_the_size_of_a_chunk_changes_rounding_alone(scheme: str) -> None:
     def run(size: int) -> tuple[Result, Result, MemoryStore]:
         store = MemoryStore()
         node = host(configured(scheme, cohort_chunk=size), store)
         return train(node, ALL), node.evaluate(1, ALL, payload(node), None), store
 
-    (whole, judged, kept), (cut, judged_too, also_kept) = run(0), run(chunk)
-    assert cut.clients == whole.clients
-    assert_near(cut.mean, whole.mean)
-    assert judged.metrics.keys() == judged_too.metrics.keys()
-    for name, values in judged.metrics.items():
-        assert judged_too.metrics[name] == pytest.approx(values, abs=1e-12)
-    for client, identity in identities(scheme):
-        one, other = kept.load(identity, 2), also_kept.load(identity, 2)
-        assert (one is None) == (other is None) == (not SCHEMES[scheme]().stateful), client
-        if one and other:
-            assert_near(one.tensors, other.tensors)
+    whole, judged, kept = run(0)
+    for size in (1, 3):
+        cut, judged_too, also_kept = run(size)
+        assert cut.clients == whole.clients
+        assert_near(cut.mean, whole.mean)
+        assert judged.metrics.keys() == judged_too.metrics.keys()
+        for name, values in judged.metrics.items():
+            assert judged_too.metrics[name] == pytest.approx(values, abs=1e-12)
+        for client, identity in identities(scheme):
+            one, other = kept.load(identity, 2), also_kept.load(identity, 2)
+            assert (one is None) == (other is None) == (not SCHEMES[scheme]().stateful), client
+            if one and other:
+                assert_near(one.tensors, other.tensors)
 
 
 def identities(scheme: str) -> list[tuple[str, Identity]]:

@@ -66,9 +66,10 @@ class Going:
     folder: RunFolder
     number: int
 
-    def resume(self) -> None:
+    def resume(self, **keys: Any) -> None:
         """Go on from the checkpoint, with another app at the server."""
-        self.number = self.deployment.start_run(self.settings.with_run(resume=True))
+        settings = self.settings.with_run(resume=True, **keys)
+        self.number = self.deployment.start_run(settings)
 
     def wait_for_round(self, round_: int) -> None:
         deadline = time.monotonic() + 120

@@ -17,13 +17,13 @@ from tests.edge.conftest import Fleet, Going, states
 
 pytestmark = pytest.mark.edge
 NODES = 2
-KEYS = {"scheme": "apfl", "rounds": 3, "eval_every": 0, "round_timeout": 150.0}
+KEYS = {"scheme": "apfl", "rounds": 5, "eval_every": 0, "round_timeout": 150.0}
 
 
 @pytest.fixture
 def moment() -> float:
-    """Seconds into a round, which takes a few."""
-    found = random.SystemRandom().uniform(0.0, 4.0)
+    """Seconds after the first round; a round takes one or two."""
+    found = random.SystemRandom().uniform(0.0, 2.0)
     print(f"killed after {found} s")  # shown when a test fails
     return found
 
@@ -102,7 +102,7 @@ def test_a_run_whose_server_app_was_killed_resumes(
     kill_app(home, lambda number, words: "flwr-serverapp" in words)
     going.resume()
     run = going.finish()
-    assert [event["round"] for event in run.events] == [1, 2, 3]
+    assert [event["round"] for event in run.events] == [1, 2, 3, 4, 5]
     assert_alike(fleet, run, undisturbed)
 
 
@@ -115,7 +115,7 @@ def test_a_run_whose_superlink_was_killed_resumes_with_its_database(
     killer.start()
     run = fleet.supervise(**KEYS)
     killer.join()
-    assert [event["round"] for event in run.events] == [1, 2, 3]
+    assert [event["round"] for event in run.events] == [1, 2, 3, 4, 5]
     assert_alike(fleet, run, undisturbed)
 
 
@@ -127,19 +127,21 @@ def test_a_killed_node_takes_part_again_with_its_state(
     A message it had not fetched waits for it, and one it had is sent again if it is back when
     the SuperLink finds out. If it is not, it misses rounds, which no protocol can undo.
     """
-    keys = KEYS | {"rounds": 6}  # it is back after a few rounds at most
-    going = under_way(fleet, moment, **keys)
+    keys = KEYS | {"rounds": 7}
+    going = under_way(fleet, moment)
     fleet.deployment.kill("node1")
     fleet.deployment.admit(fleet.hosts[1:])
+    going.finish()
+    going.resume(rounds=7)  # others may have been through before it was back
     run = going.finish()
     # Half a reply is a case of its own: Flower's server waits for the rest of it for minutes.
     there = [event["clients"] for event in run.events if event["clients"]]
-    assert len(there) >= 5
+    assert len(there) >= 6
     assert all({"000", "002"} <= set(clients) for clients in there)
-    assert fleet.states(run)["001.safetensors"][0] == 6
+    assert fleet.states(run)["001.safetensors"][0] == 7
     missed = [event["round"] for event in run.events if "001" not in event["clients"]]
     assert 1 not in missed
-    assert 6 not in missed
+    assert not {6, 7} & {*missed}
     assert run.summary["failures"] == sum(3 - len(event["clients"]) for event in run.events)
     if not missed:
         assert_alike(fleet, run, inline(**keys))

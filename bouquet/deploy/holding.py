@@ -6,12 +6,16 @@ message for the node has come whole, or for a while.
 """
 
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from bouquet.deploy.requests import Around
+from bouquet.flower.private import ConfirmMessageReceivedResponse
 
-LOOK, GOT_IT = "PullMessages", "ConfirmMessageReceived"
+LOOK, GOT_IT, REPLY = "PullMessages", "ConfirmMessageReceived", "PushMessages"
 # Seconds a look is held: shorter than the pauses after which a node asks if the SuperLink is still
 # there (``bouquet.deploy.keepalive``), of which gRPC takes only a few.
 HOLD = 15.0
@@ -41,11 +45,34 @@ class Bells:
             bell.set()
 
 
+@dataclass
+class _Given:
+    """What a node was handed and has not answered.
+
+    Parameters
+    ----------
+    found : answer
+        To its look.
+    until : float
+        When nobody waits for it any more.
+    confirm : callable or None
+        Has Flower forget what the node says it has.
+    again : bool
+        Whether it was handed a second time.
+    """
+
+    found: Any
+    until: float
+    confirm: Callable[[], Any] | None = None
+    again: bool = False
+
+
 class HoldLooks(Around):
     """Looks for work that find nothing are held.
 
-    A connection may have died in silence while a look was held. So what a node is handed and has
-    not confirmed when it looks again, it is handed once more.
+    A node does one thing at a time. When it looks again before it has answered, it has never got
+    what it was handed, because its connection had died in silence, or was killed at work: it is
+    handed the same once more, which is kept for as long.
 
     Parameters
     ----------
@@ -56,21 +83,46 @@ class HoldLooks(Around):
     """
 
     def __init__(self, bells: Bells, seconds: float = HOLD) -> None:
-        super().__init__({LOOK: self._look, GOT_IT: self._got_it})
+        super().__init__({LOOK: self._look, GOT_IT: self._got_it, REPLY: self._reply})
         self._bells, self._seconds = bells, seconds
         self._places = threading.BoundedSemaphore(HELD)
-        self._handed = dict[int, Any]()
+        self._given = dict[int, _Given]()
 
     def _look(
         self, answer: Callable[[], Any], request: Any, context: Any, said: dict[str, Any]
     ) -> Any:
         node = request.node.node_id
-        if (again := self._handed.pop(node, None)) is not None:
-            return again
+        given = self._given.get(node)
+        if given is not None and not given.again and time.monotonic() < given.until:
+            given.again = True
+            return given.found
+        self._forget(node)
         found = self._held(node, answer, context)
-        if found.messages_list:
-            self._handed[node] = found
+        for message in found.messages_list:
+            self._given[node] = _Given(found, time.monotonic() + message.metadata.ttl)
         return found
+
+    def _got_it(
+        self, answer: Callable[[], Any], request: Any, context: Any, said: dict[str, Any]
+    ) -> Any:
+        given = self._given.get(request.node.node_id)
+        if given is None:
+            return answer()
+        given.confirm = answer
+        return ConfirmMessageReceivedResponse()
+
+    def _reply(
+        self, answer: Callable[[], Any], request: Any, context: Any, said: dict[str, Any]
+    ) -> Any:
+        found = answer()
+        self._forget(request.node.node_id)
+        return found
+
+    def _forget(self, node: int) -> None:
+        given = self._given.pop(node, None)
+        if given is not None and given.confirm is not None:
+            with suppress(Exception):  # of a run that has ended, all is forgotten already
+                given.confirm()
 
     def _held(self, node: int, answer: Callable[[], Any], context: Any) -> Any:
         """What there is; if that is nothing, what there is when the bell rings."""
@@ -86,9 +138,3 @@ class HoldLooks(Around):
         finally:
             self._places.release()
         return answer() if rang and context.is_active() else found
-
-    def _got_it(
-        self, answer: Callable[[], Any], request: Any, context: Any, said: dict[str, Any]
-    ) -> Any:
-        self._handed.pop(request.node.node_id, None)
-        return answer()

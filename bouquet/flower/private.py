@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         StartRunRequest,
         UnregisterNodeRequest,
     )
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedResponse
     from flwr.proto.node_pb2 import NodeInfo
     from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.serverapp import Grid
@@ -85,6 +86,7 @@ __all__ = [
     "TIMESTAMP_HEADER",
     "AcquireTaskRequest",
     "AuthnType",
+    "ConfirmMessageReceivedResponse",
     "ControlHttpClient",
     "ErrorCode",
     "ExecutionSpec",
@@ -153,6 +155,10 @@ NAMES = {
     "HEARTBEAT_PATIENCE": (
         "flwr.common.constant",
         "how long ago a node gave its last sign of life",
+    ),
+    "ConfirmMessageReceivedResponse": (
+        "flwr.proto.message_pb2",
+        "a message is kept until a node has answered it",
     ),
     "StartRunRequest": ("flwr.proto.control_pb2", "start a run and keep its id; flwr run tells it"),
     "ControlHttpClient": ("flwr.supercore.control", "the way to a SuperLink for those requests"),

@@ -10,7 +10,7 @@ import grpc  # type: ignore[import-untyped]
 import pytest
 
 from bouquet.deploy import holding
-from bouquet.deploy.holding import Bells, HoldLooks
+from bouquet.deploy.holding import GOT_IT, REPLY, Bells, HoldLooks
 from bouquet.flower.private import _Arrivals
 
 LONG = 60.0
@@ -21,15 +21,22 @@ class Link:
 
     def __init__(self, seconds: float = LONG) -> None:
         self.bells, self.work, self.looks = Bells(), list[str](), 0
+        self.forgotten, self.ttl = 0, LONG
         self.told_by: Callable[[Any, Any], SimpleNamespace] = self.answer
         self.hold = HoldLooks(self.bells, seconds)
         handler = grpc.unary_unary_rpc_method_handler(
             lambda request, context: self.told_by(request, context),
             lambda content: SimpleNamespace(node=SimpleNamespace(node_id=int(content))),
-            lambda found: " ".join(found.messages_list).encode(),
+            lambda found: " ".join(one.words for one in found.messages_list).encode(),
         )
         self.server = grpc.server(ThreadPoolExecutor(4), interceptors=[self.hold])
-        methods = {"PullMessages": handler, "ConfirmMessageReceived": handler}
+        by_bytes = grpc.unary_unary_rpc_method_handler
+        numbered = handler.request_deserializer
+        methods = {
+            "PullMessages": handler,
+            "PushMessages": by_bytes(lambda request, context: b"", numbered),
+            "ConfirmMessageReceived": by_bytes(self.forget, numbered, bytes_of),
+        }
         self.server.add_generic_rpc_handlers(
             [grpc.method_handlers_generic_handler("Fleet", methods)]
         )
@@ -41,15 +48,27 @@ class Link:
         """What there is for whoever looks."""
         self.looks += 1
         found, self.work = self.work, []
-        return SimpleNamespace(messages_list=found)
+        metadata = SimpleNamespace(ttl=self.ttl)
+        messages = [SimpleNamespace(words=one, metadata=metadata) for one in found]
+        return SimpleNamespace(messages_list=messages)
+
+    def forget(self, request: Any, context: Any) -> bytes:
+        """Throw away what a node has got."""
+        self.forgotten += 1
+        return b""
 
     def look(self, node: int = 7) -> Any:
         """What a node will have found, once it has."""
         return self.channel.unary_unary("/Fleet/PullMessages").future(b"%d" % node)
 
-    def confirm(self, node: int = 7) -> None:
-        """A node has what it was handed."""
-        self.channel.unary_unary("/Fleet/ConfirmMessageReceived")(b"%d" % node, timeout=20)
+    def say(self, what: str, node: int = 7) -> None:
+        """A node has what it was handed, or its reply."""
+        self.channel.unary_unary(f"/Fleet/{what}")(b"%d" % node, timeout=20)
+
+
+def bytes_of(answer: Any) -> bytes:
+    """A handler's answer, or one of Flower's."""
+    return answer if isinstance(answer, bytes) else bytes(answer.SerializeToString())
 
 
 @pytest.fixture
@@ -125,16 +144,36 @@ def test_a_node_that_is_gone_is_handed_nothing(links: Callable[..., Link]) -> No
     assert link.looks == 2
 
 
-def test_what_a_node_never_got_it_is_handed_once_more(links: Callable[..., Link]) -> None:
-    """Its connection died in silence, so that a message was sent into nowhere."""
+def test_what_a_node_has_not_answered_it_is_handed_once_more(links: Callable[..., Link]) -> None:
+    """Its connection died in silence, so that it never got it, or it was killed at work."""
+    link = links(0.05)
+    for died_at_work in (False, True):
+        link.work = ["train"]
+        assert link.look().result(timeout=20) == b"train"
+        if died_at_work:
+            link.say(GOT_IT)
+        link.say(REPLY, node=8)  # another's
+        assert link.forgotten == 0
+        assert link.look().result(timeout=20) == b"train"
+        assert link.look().result(timeout=20) == b""  # not for ever
+    assert link.forgotten == 1
+
+
+def test_what_a_node_has_answered_it_is_not_handed_again(links: Callable[..., Link]) -> None:
     link = links(0.05)
     link.work = ["train"]
-    for heard in (b"train", b"train", b""):
-        assert link.look().result(timeout=20) == heard
-    link.work = ["evaluate"]
-    assert link.look().result(timeout=20) == b"evaluate"
-    link.confirm(8)
-    link.confirm()
+    assert link.look().result(timeout=20) == b"train"
+    link.say(GOT_IT)
+    assert link.forgotten == 0
+    link.say(REPLY)
+    assert link.forgotten == 1
+    assert link.look().result(timeout=20) == b""
+
+
+def test_what_nobody_waits_for_any_more_is_not_handed_again(links: Callable[..., Link]) -> None:
+    link = links(0.05)
+    link.work, link.ttl = ["train"], 0.0
+    assert link.look().result(timeout=20) == b"train"
     assert link.look().result(timeout=20) == b""
 
 

@@ -4,6 +4,7 @@ Every process is in a session of its own, so that whatever it started can be end
 """
 
 import hashlib
+import math
 import signal
 import socket
 import subprocess
@@ -39,6 +40,9 @@ from bouquet.flower.private import (
 from bouquet.settings import Settings
 from bouquet.storage.privacy import private_folder
 
+# Seconds between two starts of a node, of which each is five of CPU: the SuperLink refuses one that
+# was killed until a minute is over.
+START_AGAIN = 10.0
 LINK_ENDED = "the SuperLink ended with"
 
 
@@ -62,6 +66,7 @@ class Deployment:
     fleet: str = ""
     control: str = ""
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    started: dict[str, float] = field(default_factory=dict)
 
     def start_link(self) -> None:
         """Start the SuperLink, and wait until it answers."""
@@ -92,6 +97,7 @@ class Deployment:
         ca, home = self.private / "ca.pem", self.private / host.name
         guard = guarded_port(home / "port")
         command = node_command(host, self.fleet, ca, key, free_port(), guard)
+        self.started[host.name] = time.monotonic()
         self.launch(host.name, command, node_environment(home, host.policy))
 
     def register(self, public_key: Path, clients: Sequence[str]) -> int:
@@ -155,8 +161,10 @@ class Deployment:
             time.sleep(0.2)
 
     def keep_alive(self, host: Host) -> None:
-        """Start a node that does not run."""
-        if host.name not in self.processes or self.processes[host.name].poll() is not None:
+        """Start a node that does not run; one that ended soon after its start, not at once."""
+        if host.name in self.processes and self.processes[host.name].poll() is None:
+            return
+        if time.monotonic() > self.started.get(host.name, -math.inf) + START_AGAIN:
             self.start_node(host)
 
     def _admissions(self, host: Host) -> int:

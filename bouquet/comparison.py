@@ -13,7 +13,7 @@ from bouquet.data import DataConfig
 from bouquet.flower.inline import workers
 from bouquet.imports import KEYS, absolute, called, is_offered, named_paths
 from bouquet.jobs import Plan
-from bouquet.storage.files import made, write_atomically
+from bouquet.storage.atomic import made, write_atomically
 from bouquet.storage.runfolder import RunFolder, read_toml, unused
 from bouquet.storage.runs import read_summary
 from bouquet.strategies.registry import SCHEMES, find

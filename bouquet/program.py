@@ -10,7 +10,7 @@ from bouquet.core.errors import BadInput
 from bouquet.data.memory import write_clients
 from bouquet.imports import offer
 from bouquet.objects import ModelLike, SchemeLike, factory, flat, told_of
-from bouquet.storage.files import made
+from bouquet.storage.atomic import made
 
 
 def values_of(

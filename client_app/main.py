@@ -33,7 +33,7 @@ from bouquet.flower import wire
 from bouquet.flower.private import log
 from bouquet.problem import Problem, problem, started_from
 from bouquet.settings import Settings
-from bouquet.storage.files import sweep, write_atomically
+from bouquet.storage.atomic import sweep, write_atomically
 from bouquet.storage.marker import NotShared, check_shared
 
 # The stores of nodes that keep their clients' state in this process's memory, by run folder.

@@ -39,7 +39,8 @@ from bouquet.core.trees import (
 )
 from bouquet.problem import POOL, Problem
 from bouquet.settings import Settings
-from bouquet.storage.files import OUTCOMES, BadFile, file_name, seal, write_atomically
+from bouquet.storage.atomic import write_atomically
+from bouquet.storage.files import OUTCOMES, BadFile, file_name, seal
 from bouquet.storage.state import Identity, PersonalState
 from bouquet.strategies.local_optimizers import side_by_side, without_moments
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bouquet.core.config import key, keys_of, read
 from bouquet.core.errors import BadInput
-from bouquet.storage.files import write_atomically
+from bouquet.storage.atomic import write_atomically
 
 # How long the owner's command may take, in seconds; one that hangs must not hang the device.
 PATIENCE = 30

@@ -17,7 +17,8 @@ from bouquet.data.federated import FederatedData, numbered
 from bouquet.data.prepare import Preparation, Prepared
 from bouquet.models import ModelConfig, PersonalConfig, build, filled
 from bouquet.settings import DTYPES, Settings
-from bouquet.storage.files import BadFile, file_name, seal, unseal, write_atomically
+from bouquet.storage.atomic import write_atomically
+from bouquet.storage.files import BadFile, file_name, seal, unseal
 
 FORMAT = "bouquet-predictor-1"
 

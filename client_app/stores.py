@@ -18,15 +18,8 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from bouquet.core.trees import Tree
 from bouquet.flower import wire
 from bouquet.flower.private import log
-from bouquet.storage.files import (
-    Damaged,
-    check_kind,
-    file_name,
-    seal,
-    settle,
-    unseal,
-    write_aside,
-)
+from bouquet.storage.atomic import settle, write_aside
+from bouquet.storage.files import Damaged, check_kind, file_name, seal, unseal
 from bouquet.storage.privacy import private_folder
 from bouquet.storage.state import BadState, Identity, PersonalState
 

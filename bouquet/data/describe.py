@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bouquet.core.measure import VALUES
 from bouquet.data.federated import FederatedData
-from bouquet.storage.files import write_atomically
+from bouquet.storage.atomic import write_atomically
 
 Counts = NDArray[np.int64]
 FEW = 40  # clients whose names a picture has room for

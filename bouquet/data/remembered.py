@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from bouquet.core.trees import digest
 from bouquet.data.cache import cache_folder
-from bouquet.storage.files import BadFile, seal, unseal, write_atomically
+from bouquet.storage.atomic import write_atomically
+from bouquet.storage.files import BadFile, seal, unseal
 
 KIND = "bouquet-partition-1"
 MOST = 64  # files that are kept, the newest

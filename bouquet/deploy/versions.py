@@ -11,7 +11,7 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]
 
 from bouquet.deploy.requests import Around
-from bouquet.storage.files import write_atomically
+from bouquet.storage.atomic import write_atomically
 
 HEADER = "bouquet-version"
 FIRST_REQUEST = "ActivateNode"

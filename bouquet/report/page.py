@@ -25,7 +25,7 @@ from bouquet.report.overview import against_local, overview
 from bouquet.report.style import STYLE
 from bouquet.report.sweep import chosen_table, final_runs, method, sensitivity
 from bouquet.report.tables import Table, to_html, to_latex
-from bouquet.storage.files import write_atomically
+from bouquet.storage.atomic import write_atomically
 from bouquet.storage.runfolder import to_csv
 from bouquet.storage.runs import Group, Run, grouped, read_all
 from bouquet.sweeping.results import Results, is_sweep

@@ -12,7 +12,7 @@ from bouquet.report.looks import GREY, INK, PAGE, canvas, legend, lines_of, save
 from bouquet.reproduction.outcome import Outcome, is_percent
 from bouquet.reproduction.recipe import BEST, BY, Entry, Recipe
 from bouquet.reproduction.running import seeds_of
-from bouquet.storage.files import write_atomically
+from bouquet.storage.atomic import write_atomically
 from bouquet.storage.runs import Group, read
 
 LATE = "newcomers."

@@ -25,7 +25,7 @@ from bouquet.reproduction.tuning import (
     summary_of,
     trials_of,
 )
-from bouquet.storage.files import made, write_atomically
+from bouquet.storage.atomic import made, write_atomically
 from bouquet.storage.runfolder import RunFolder
 from bouquet.storage.runs import read_summary
 from bouquet.sweeping.crew import Crew, crew

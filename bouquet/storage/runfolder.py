@@ -27,8 +27,9 @@ from bouquet.core.errors import BadInput
 from bouquet.core.measure import counts
 from bouquet.core.trees import Tree
 from bouquet.core.untrusted import ids, listed, whole
+from bouquet.storage.atomic import put, sweep, write_aside, write_atomically
 from bouquet.storage.events import Event, parse_events, perhaps
-from bouquet.storage.files import BadFile, put, seal, sweep, unseal, write_aside, write_atomically
+from bouquet.storage.files import BadFile, seal, unseal
 
 CHECKPOINT = "bouquet-checkpoint-1"
 WARM_START = "bouquet-warm-start-1"

@@ -12,8 +12,8 @@ from bouquet.core.errors import BadInput, RunFailed
 from bouquet.core.measure import in_summary
 from bouquet.progress import Overall, overall
 from bouquet.settings import parse
+from bouquet.storage.atomic import made, write_atomically
 from bouquet.storage.events import short
-from bouquet.storage.files import made, write_atomically
 from bouquet.storage.runfolder import RunFolder, to_csv, to_json, unused
 from bouquet.storage.runs import number, read_summary
 from bouquet.strategies.registry import find

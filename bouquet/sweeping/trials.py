@@ -13,7 +13,7 @@ from bouquet.core.config import Scalar
 from bouquet.core.measure import LOSS, Measure, in_event
 from bouquet.jobs import Plan
 from bouquet.settings import RunConfig
-from bouquet.storage.files import write_atomically
+from bouquet.storage.atomic import write_atomically
 from bouquet.storage.runfolder import RunFolder
 from bouquet.storage.runs import number, read_events, read_summary
 from bouquet.strategies.registry import find

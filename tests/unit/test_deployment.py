@@ -83,6 +83,17 @@ def test_a_node_loads_what_training_needs_and_not_what_shares_out_data(tmp_path:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_supernode_and_a_superlink_hold_no_pytorch() -> None:
+    """Half of what a device's processes hold would be there twice."""
+    code = (
+        "import sys\n"
+        "from bouquet.deploy import holding, keepalive, requests, stand_ins, versions\n"
+        "from bouquet.flower.private import flower_superexec, flower_superlink, flower_supernode\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
 # A device runs the code that is installed on it
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from bouquet.core.trees import Tree, sha256
-from bouquet.storage.files import BadFile, put, seal, unseal, write_aside, write_atomically
+from bouquet.storage.atomic import put, write_aside, write_atomically
+from bouquet.storage.files import BadFile, seal, unseal
 
 KIND = "bouquet-test-1"
 HEADER = {"round": "7", "client": "ä/b"}

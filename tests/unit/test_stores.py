@@ -23,7 +23,7 @@ from bouquet.client_app.stores import (
     Store,
     read_state,
 )
-from bouquet.storage import files as storage
+from bouquet.storage import atomic as storage
 from bouquet.storage.files import BadFile, seal
 from bouquet.storage.state import BadState, Identity, PersonalState
 

@@ -4,7 +4,8 @@
 
 Nodes are light: threads of one process that speak the Fleet API as SuperNodes do, with TLS and
 keys, and answer what one real client answered, a little changed: so the machine carries many of
-them. CPU seconds are told, not seconds: they hold while others use the machine, too.
+them; they come twenty a second. CPU seconds are told, not seconds: they hold while others use the
+machine, too.
 """
 
 import multiprocessing
@@ -41,6 +42,8 @@ from bouquet.storage.runfolder import RunFolder
 ROUNDS = 3
 # Seconds between two looks for work, as in Flower's SuperNode.
 LOOK = 3.0
+# Nodes that come in a second.
+COME = 20
 
 
 class Answers:
@@ -82,7 +85,7 @@ def live(number: int, address: str, ca: bytes, key: Path, answers: Answers) -> N
     secret = load_ssh_private_key(key.read_bytes(), None)
     keys = (secret, secret.public_key())
     retry = make_simple_grpc_retry_invoker()
-    time.sleep(number % 100 / 100 * LOOK)  # nodes do not look all at once
+    time.sleep(number / COME)
     with grpc_request_response(
         address, False, retry, root_certificates=ca, authentication_keys=keys
     ) as connection:

@@ -16,6 +16,8 @@ from bouquet.storage.atomic import write_atomically
 from bouquet.storage.runs import Group, read
 
 LATE = "newcomers."
+# So many lines can be told apart in one panel.
+FEW = 6
 
 
 def draw(recipe: Recipe, found: Outcome, out: Path, place: Path) -> None:
@@ -43,15 +45,19 @@ def draw(recipe: Recipe, found: Outcome, out: Path, place: Path) -> None:
 def _figure(recipe: Recipe, found: Outcome, out: Path) -> Any:
     measures = list(dict.fromkeys(one.measure for one in found.numbers))
     groups = [] if recipe.computed else _groups(recipe, out)
-    panels = max(1, len(measures) + bool(groups))
-    tall = 1.9 + 0.34 * max([len(recipe.entries), *(_count(found, one) for one in measures)])
+    settings = in_settings([label for label, _ in groups]) if groups else {}
+    panels = max(1, len(measures) + len(settings))
+    lines = max((len(own) for own in settings.values()), default=len(recipe.entries))
+    tall = 1.9 + 0.34 * max([lines, *(_count(found, one) for one in measures)])
     figure = canvas(5.2 * panels, max(3.6, tall))
     axes = figure.subplots(1, panels, squeeze=False)[0]
     schemes = {entry.name: scheme_of(recipe, entry) for entry in recipe.entries}
     for axis, measure in zip(axes, measures, strict=False):
         _beside(axis, found, measure, schemes)
-    if groups:
-        _course(axes[-1], groups, recipe)
+    for axis, (setting, own) in zip(axes[len(measures) :], settings.items(), strict=False):
+        _course(axis, own, groups, recipe)
+        axis.set_title(setting)
+        axis.sharey(axes[len(measures)])
     # Nothing in it hides a point: all of it is below the axes.
     handles, labels = (
         [one for axis in axes for one in axis.get_legend_handles_labels()[part]] for part in (0, 1)
@@ -98,12 +104,41 @@ def followed_in(recipe: Recipe) -> str:
     return by.removeprefix(BEST).rpartition(".")[0]
 
 
-def _course(axis: Any, groups: Sequence[tuple[str, Group]], recipe: Recipe) -> None:
+def in_settings(labels: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Many lines in panels of their own, where the same are compared in several settings.
+
+    ``APFL, two classes`` is of the setting ``two classes`` if the same schemes are in another.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        Of all lines.
+
+    Returns
+    -------
+    dict
+        For each setting its lines by their names there, and which of all they are; one without
+        a name if there are not several.
+    """
+    found: dict[str, dict[str, int]] = {}
+    for place, label in enumerate(labels):
+        name, _, setting = label.rpartition(", ")
+        found.setdefault(setting, {})[name] = place
+    alike = len({frozenset(own) for own in found.values()}) == 1
+    if len(labels) <= FEW or len(found) == 1 or not alike:
+        return {"": {label: place for place, label in enumerate(labels)}}
+    return found
+
+
+def _course(
+    axis: Any, own: Mapping[str, int], groups: Sequence[tuple[str, Group]], recipe: Recipe
+) -> None:
     followed = followed_in(recipe)
     times = 100 if is_percent(followed) else 1
     late = followed.startswith(LATE)
-    lines = lines_of([scheme_of(recipe, entry) for entry in recipe.entries])
-    for (label, group), line in zip(groups, lines, strict=True):
+    lines = lines_of([scheme_of(recipe, recipe.entries[place]) for place in own.values()])
+    for (label, place), line in zip(own.items(), lines, strict=True):
+        _, group = groups[place]
         rounds, mean = _adaptation(group, followed) if late else _rounds(group, followed)
         axis.plot(rounds, [times * one for one in mean], label=label, markevery=0.1, **line)
     axis.set(xlabel="rounds after joining" if late else "round", ylabel=_words(f"{followed}.mean"))

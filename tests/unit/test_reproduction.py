@@ -20,7 +20,7 @@ from bouquet.core.errors import BadInput, RunFailed
 from bouquet.imports import imported
 from bouquet.jobs import Plan
 from bouquet.reproduction import running
-from bouquet.reproduction.figure import draw, followed_in
+from bouquet.reproduction.figure import draw, followed_in, in_settings
 from bouquet.reproduction.outcome import NOT, ORDER, REPRODUCED, Number, judged, outcome, value
 from bouquet.reproduction.page import page
 from bouquet.reproduction.recipe import Recipe, find, folder, names, shortened
@@ -659,3 +659,14 @@ def test_the_network_of_perfedavg_is_the_papers() -> None:
     sizes = [tuple(one.weight.shape) for one in network if hasattr(one, "weight")]
     assert sizes == [(80, 784), (60, 80), (10, 60)]
     assert [type(one).__name__ for one in network].count("ELU") == 2
+
+
+def test_many_lines_are_drawn_in_a_panel_for_each_setting() -> None:
+    schemes = ["APFL, α = 0.25", "APFL, α = 0.5", "FedAvg", "SCAFFOLD"]
+    labels = [f"{scheme}, {setting}" for setting in ("iid", "two classes") for scheme in schemes]
+    assert in_settings(labels) == {
+        "iid": dict(zip(schemes, range(4), strict=True)),
+        "two classes": dict(zip(schemes, range(4, 8), strict=True)),
+    }
+    for others in (labels[:-1], labels[:4], [*labels, "FedProx"]):  # not the same in each, or few
+        assert in_settings(others) == {"": {label: n for n, label in enumerate(others)}}

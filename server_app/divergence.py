@@ -11,6 +11,9 @@ from bouquet.storage.events import Event
 from bouquet.storage.runfolder import RunFolder
 from bouquet.strategies.registry import find
 
+# What is said of every run that did.
+DIVERGED = "diverged in round"
+
 
 def stop_if_diverged(
     settings: Settings,
@@ -53,7 +56,7 @@ def divergence(
     """What was seen of a divergence, and which keys to change; empty if all is well."""
     seen = _diverged(trained, evaluated, _limits(settings, guess, events))
     return seen and (
-        f"{settings.scheme.name} diverged in round {events[-1]['round']}: {seen}. Lower "
+        f"{settings.scheme.name} {DIVERGED} {events[-1]['round']}: {seen}. Lower "
         f"{' or '.join(_step_sizes(settings))}."
     )
 

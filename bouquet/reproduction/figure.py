@@ -14,6 +14,7 @@ from bouquet.reproduction.recipe import BEST, BY, Entry, Recipe
 from bouquet.reproduction.running import seeds_of
 from bouquet.storage.atomic import write_atomically
 from bouquet.storage.runs import Group, read
+from bouquet.sweeping.trials import FAILED
 
 LATE = "newcomers."
 # So many lines can be told apart in one panel.
@@ -139,6 +140,8 @@ def _course(
     lines = lines_of([scheme_of(recipe, recipe.entries[place]) for place in own.values()])
     for (label, place), line in zip(own.items(), lines, strict=True):
         _, group = groups[place]
+        if not group.runs:  # it diverged with every seed
+            continue
         rounds, mean = _adaptation(group, followed) if late else _rounds(group, followed)
         axis.plot(rounds, [times * one for one in mean], label=label, markevery=0.1, **line)
     axis.set(xlabel="rounds after joining" if late else "round", ylabel=_words(f"{followed}.mean"))
@@ -159,9 +162,13 @@ def _adaptation(group: Group, followed: str) -> tuple[Sequence[int], Sequence[fl
 
 def _groups(recipe: Recipe, out: Path) -> list[tuple[str, Group]]:
     return [
-        (entry.label, Group(entry.label, tuple(read(one) for one in seeds_of(recipe, entry, out))))
+        (entry.label, Group(entry.label, tuple(read(one) for one in _ended(recipe, entry, out))))
         for entry in recipe.entries
     ]
+
+
+def _ended(recipe: Recipe, entry: Entry, out: Path) -> list[Path]:
+    return [one for one in seeds_of(recipe, entry, out) if not (one / FAILED).exists()]
 
 
 def _words(measure: str) -> str:

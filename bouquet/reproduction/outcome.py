@@ -12,7 +12,8 @@ from bouquet.reproduction.recipe import BEST, Claim, Entry, Recipe
 
 TIE = 1e-6  # of their size: what rounding leaves between two entries that compute the same
 REPRODUCED, ORDER, NOT = "reproduced", "same order", "not reproduced"
-# Summaries of an entry's runs, one a seed.
+UNKNOWN = "not known"
+# Summaries of an entry's runs, one a seed; empty of one that diverged.
 Summaries = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
@@ -31,11 +32,13 @@ class Number:
     mean, std : float
         Ours over seeds; the deviation is NaN where there is one seed.
     seeds : int
-        How many there are.
+        How many came to an end.
     verdict : str
         ``reproduced``: within two standard deviations, or one point (of a loss: a tenth).
         ``same order``: not, but wherever the paper has two entries more than a point apart, ours
-        are in the same order. ``not reproduced`` otherwise.
+        are in the same order. ``not reproduced`` otherwise, and wherever a seed diverged.
+    diverged : int
+        How many seeds never came to an end; they are in no mean.
     """
 
     entry: str
@@ -46,6 +49,7 @@ class Number:
     std: float
     seeds: int
     verdict: str = ""
+    diverged: int = 0
 
     @property
     def difference(self) -> float:
@@ -66,6 +70,7 @@ class Number:
         if math.isfinite(self.error):
             ours += f" ± {self.std:.{digits}f}"
             difference += f" ± {self.error:.{digits}f}"
+        ours += _out(self.diverged, self.seeds + self.diverged)
         return f"{self.published:g}", ours, difference
 
 
@@ -79,7 +84,7 @@ class Held:
         The claim.
     holds : str
         ``yes``, ``within noise`` where two entries are less than two standard errors apart the
-        wrong way, or ``no``.
+        wrong way, ``no``, or ``not known`` where an entry diverged with every seed.
     numbers : str
         Ours, in the claimed order.
     """
@@ -175,7 +180,14 @@ def outcome(
 ) -> Outcome:
     """Put a recipe's runs beside its paper."""
     found = [
-        Number(entry.name, entry.label, measure, value, *_ours(summaries[entry.name], measure))
+        Number(
+            entry.name,
+            entry.label,
+            measure,
+            value,
+            *_ours(summaries[entry.name], measure),
+            diverged=_diverged(summaries[entry.name]),
+        )
         for entry in recipe.entries
         for measure, value in entry.published.items()
     ]
@@ -218,19 +230,32 @@ def is_better_low(measure: str) -> bool:
 
 def _ours(summaries: Sequence[Mapping[str, Any]], measure: str) -> tuple[float, float, int]:
     found = _spread(summaries, measure)
-    return found.mean, math.nan if found.std is None else found.std, len(summaries)
+    ended = len(summaries) - _diverged(summaries)
+    return found.mean, math.nan if found.std is None else found.std, ended
 
 
 def _spread(summaries: Sequence[Mapping[str, Any]], measure: str) -> Spread:
-    return spread([value(one, measure) for one in summaries])
+    values = [value(one, measure) for one in summaries if one]
+    return spread(values) if values else Spread(math.nan, None)
+
+
+def _diverged(summaries: Sequence[Mapping[str, Any]]) -> int:
+    return sum(not one for one in summaries)
+
+
+def _out(diverged: int, seeds: int) -> str:
+    return f" ({diverged} of {seeds} seeds diverged)" * bool(diverged)
 
 
 def _verdict(one: Number, others: Sequence[Number]) -> str:
     point = 1.0 if is_percent(one.measure) else 0.1 * abs(one.published)
     near = max(2 * one.std, point) if math.isfinite(one.std) else point
+    if one.diverged:
+        return NOT
     if abs(one.difference) <= near:
         return REPRODUCED
-    pairs = [twin for twin in others if twin.measure == one.measure and twin is not one]
+    known = [twin for twin in others if math.isfinite(twin.mean)]
+    pairs = [twin for twin in known if twin.measure == one.measure and twin is not one]
     apart = [twin for twin in pairs if abs(twin.published - one.published) > point]
     same = all((twin.published > one.published) == (twin.mean > one.mean) for twin in apart)
     return ORDER if apart and same and math.isfinite(one.mean) else NOT
@@ -242,21 +267,25 @@ def _held(claim: Claim, entries: Sequence[Entry], summaries: Summaries) -> Held:
     sign = -1 if is_better_low(claim.by) else 1
     worst = "yes"
     for (one, first), (other, second) in pairwise(zip(claim.better, found, strict=True)):
-        gap = sign * (first.mean - second.mean)
-        if gap >= 0 or math.isclose(first.mean, second.mean, rel_tol=TIE):
+        gaps = _gaps(summaries[one], summaries[other], claim.by)
+        if not gaps:
+            worst = UNKNOWN
+            break
+        gap = spread([sign * one for one in gaps])
+        if gap.mean >= 0 or abs(gap.mean) <= TIE * max(abs(first.mean), abs(second.mean)):
             continue
-        error = _standard_error(summaries[one], summaries[other], claim.by)
-        worst = "no" if not -gap <= 2 * error or worst == "no" else "within noise"
+        error = 0.0 if gap.std is None else gap.std / math.sqrt(len(gaps))
+        worst = "no" if not -gap.mean <= 2 * error or worst == "no" else "within noise"
     numbers = ", ".join(
-        f"{label[name]} {one.mean:.2f}" for name, one in zip(claim.better, found, strict=True)
+        f"{label[name]} {one.mean:.2f}{_out(_diverged(summaries[name]), len(summaries[name]))}"
+        for name, one in zip(claim.better, found, strict=True)
     )
     return Held(claim.says, worst, numbers)
 
 
-def _standard_error(
+def _gaps(
     one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], measure: str
-) -> float:
-    """Of the mean difference over seeds, which have the same clients and data: paired."""
-    pairs = zip(one, other, strict=False)
-    gaps = spread([value(a, measure) - value(b, measure) for a, b in pairs])
-    return 0.0 if gaps.std is None else gaps.std / math.sqrt(len(one))
+) -> list[float]:
+    """The differences over the seeds that both have, whose clients and data are the same."""
+    both = [(a, b) for a, b in zip(one, other, strict=False) if a and b]
+    return [value(a, measure) - value(b, measure) for a, b in both]

@@ -25,12 +25,13 @@ from bouquet.reproduction.tuning import (
     summary_of,
     trials_of,
 )
+from bouquet.server_app.divergence import DIVERGED
 from bouquet.storage.atomic import made, write_atomically
 from bouquet.storage.runfolder import RunFolder
 from bouquet.storage.runs import read_summary
 from bouquet.sweeping.crew import Crew, crew
 from bouquet.sweeping.lock import LOCK, locked
-from bouquet.sweeping.trials import Trial
+from bouquet.sweeping.trials import FAILED, Trial
 from bouquet.sweeping.worker import News
 
 # What is known by algebra is known to so much.
@@ -91,6 +92,7 @@ def reproduce(recipe: Recipe, out: Path, *, workers: int = 0, quiet: bool = Fals
     ):
         _do(trials, out, hands, progress, light=True)
         failed = _do(finals_of(recipe, out, choices_of(recipe, out)), out, hands, progress)
+    failed = {name: why for name, why in failed.items() if DIVERGED not in why}
     if failed:
         raise RunFailed(f"{', '.join(failed)} failed: {next(iter(failed.values()))}")
     return read(recipe, out)
@@ -101,8 +103,8 @@ def _do(
 ) -> dict[str, str]:
     """Have runs done that are not, side by side; returns why some failed.
 
-    Of light ones only what they found out stays, and one that failed is never tried again: it
-    would diverge again.
+    Of light ones only what they found out stays. One that failed is never tried again where it is
+    light, or has diverged: it would again.
     """
     failed: dict[str, str] = {}
     left = []
@@ -121,9 +123,9 @@ def _do(
         if news.kind == "failed":
             failed[_called(one, out)] = news.words
         progress.end(_called(one, out), one.rounds, news.kind.replace("done", ""))
+        if news.kind == "failed" and (light or DIVERGED in news.words):
+            one.fail(news.words)
         if light:
-            if news.kind == "failed":
-                one.fail(news.words)
             one.lighten()
 
     # Each by itself: bouquet simulate with the same keys ends with the same bits.
@@ -151,7 +153,10 @@ def _tidy(out: Path) -> Iterator[None]:
 def read(recipe: Recipe, out: Path) -> Outcome:
     """What the finished runs in a folder say."""
     summaries = {
-        entry.name: [summary_of(one) for one in seeds_of(recipe, entry, out)]
+        entry.name: [
+            {} if (one / FAILED).exists() else summary_of(one)
+            for one in seeds_of(recipe, entry, out)
+        ]
         for entry in recipe.entries
     }
     every = out.rglob("summary.json")  # trials too

@@ -28,6 +28,7 @@ from bouquet.reproduction.running import finals_of, keep, kept
 from bouquet.reproduction.tuning import choices_of, summary_of, trials_of
 from bouquet.settings import parse
 from bouquet.storage.runs import read, read_summary
+from bouquet.sweeping.trials import FAILED
 
 # In this process, one run after the other: nothing to start.
 reproduce = functools.partial(running.reproduce, workers=1, quiet=True)
@@ -254,12 +255,30 @@ def test_a_run_has_as_many_nodes_on_any_machine(recipe: Recipe) -> None:
     assert told.keys_of(told.entries[0], 0)["nodes"] == 3
 
 
-def test_a_run_that_fails_stops_no_other(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_run_that_diverges_is_told_and_stops_no_other(recipe: Recipe, tmp_path: Path) -> None:
     wild = replace(recipe.entries[0], keys={"scheme": "fedavg", "lr": 1e9})
-    wrong = replace(recipe, entries=(wild, recipe.entries[1]))
-    with pytest.raises(RunFailed, match=r"shared-seed0, shared-seed1 failed: .*diverge"):
-        reproduce(wrong, tmp_path / "out")
-    assert (tmp_path / "out" / "own-seed1" / "summary.json").exists()
+    wrong, out = replace(recipe, entries=(wild, recipe.entries[1])), tmp_path / "out"
+    found = reproduce(wrong, out)
+    shared, own = found.numbers
+    assert (shared.diverged, shared.seeds, shared.verdict) == (2, 0, NOT)
+    assert shared.words[1] == "nan (2 of 2 seeds diverged)"
+    assert (own.diverged, own.seeds) == (0, 2)
+    assert found.claims[0].holds == "not known"
+    draw(wrong, found, out, tmp_path)
+    marks = [(out / f"shared-seed{seed}" / FAILED).stat().st_mtime_ns for seed in (0, 1)]
+    reproduce(wrong, out)  # they would diverge again
+    assert [(out / f"shared-seed{n}" / FAILED).stat().st_mtime_ns for n in (0, 1)] == marks
+
+
+def test_a_seed_that_diverges_is_in_no_mean(recipe: Recipe) -> None:
+    ends = {"shared": summaries([0.9, 0.8, 0.7]), "own": summaries([0.95, 0.9, 0.6])}
+    ends["own"][2] = {}
+    found = outcome(recipe, ends, {})
+    own = found.numbers[-1]
+    assert (own.diverged, own.seeds, own.verdict) == (1, 2, NOT)
+    assert own.mean == pytest.approx(92.5)
+    assert found.claims[0].holds == "yes"  # by the seeds that both have
+    assert found.claims[0].numbers == "own 92.50 (1 of 3 seeds diverged), FedAvg 80.00"
 
 
 def test_a_run_with_other_keys_is_not_taken_for_the_recipes(recipe: Recipe, tmp_path: Path) -> None:

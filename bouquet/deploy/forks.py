@@ -92,7 +92,10 @@ def _serve(
     for name in libraries:
         import_module(name)
     needed = _Needed(perhaps)
-    asked.sendall(READY)
+    try:
+        asked.sendall(READY)
+    except BrokenPipeError:  # whoever started it has ended meanwhile
+        return
     with asked.makefile("rb") as lines:
         for line in lines:
             words = json.loads(line)

@@ -17,9 +17,9 @@ files to read and change ([reproduce/](../reproduce)). This page is made from th
 *Reproduced* is a number within two standard deviations over seeds, or one point (of a loss: a
 tenth), of the published one. *Same order* is one further off where all entries the paper has more
 than a point apart are in the paper's order. Ours are ± their standard deviation over seeds, the
-difference ± the standard error of our mean. A seed that diverged is in no mean, and what it is of is
-not reproduced. No number was tuned on test data: what was chosen was chosen on a part of each
-client's training data.
+difference ± the standard error of our mean. A seed that diverged is in no mean, and where one did,
+nothing is reproduced. No number was tuned on test data: what was chosen was chosen on a part of
+each client's training data.
 """
 
 

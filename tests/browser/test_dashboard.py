@@ -1,7 +1,6 @@
 """The dashboard in a real browser."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlparse
@@ -299,33 +298,29 @@ def test_runs_are_overlaid_and_told_to_screen_readers(page: Page, tmp_path: Path
 
 
 def test_a_thousand_clients_and_rounds_are_there_in_two_seconds(page: Page, tmp_path: Path) -> None:
+    """Of the page's own work: what others do on this machine does not count."""
     many(tmp_path / "run", 1000, 1000)
     with serving(tmp_path) as visitor:
-        for _ in range(8):  # others use this machine too
-            page.open("about:blank")
-            started = time.monotonic()
-            visit(page, visitor.port)
-            page.wait(f"{ROWS}.length === 500")
-            took = time.monotonic() - started
-            if took < 2:
-                break
-        assert took < 2
+        before = page.spent()
+        visit(page, visitor.port)
+        page.wait(f"{ROWS}.length === 500")
+        assert page.spent() - before < 2
         # The history has been read: this process serves it, and must be free to look at its clock.
         spread = "document.querySelector('#spreads canvas')?.getAttribute('aria-label') ?? ''"
         page.wait(f"({spread}).includes('in round 1000')")
-        started = time.monotonic()
+        before = page.spent()
         page.run("document.querySelector('[data-column=alpha]').click()")
-        assert time.monotonic() - started < 1
+        assert page.spent() - before < 1
         painted = (
             "(() => { const c = document.getElementById('participation');"
             "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
             "return new Set(d).size; })()"
         )
         assert page.run(painted) > 10
-        started = time.monotonic()
+        before = page.spent()
         page.run("document.querySelector('[data-client]').click()")
         page.wait("document.querySelectorAll('#client-course canvas').length > 1")
-        assert time.monotonic() - started < 1
+        assert page.spent() - before < 1
         told = visitor.get("/api/history", {"name": "run"}).text
         assert len(told) < 1_000_000  # of 70 million that the file has
 

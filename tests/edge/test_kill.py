@@ -142,6 +142,10 @@ def test_a_killed_node_takes_part_again_with_its_state(
     missed = [event["round"] for event in run.events if "001" not in event["clients"]]
     assert 1 not in missed
     assert not {6, 7} & {*missed}
-    assert run.summary["failures"] == sum(3 - len(event["clients"]) for event in run.events)
+    failures = [
+        (event["round"], one["client"]) for event in run.events for one in event["failures"]
+    ]
+    assert {*failures} == {(round_, "001") for round_ in missed}
+    assert run.summary["failures"] == len(failures)
     if not missed:
         assert_alike(fleet, run, inline(**keys))

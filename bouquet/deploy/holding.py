@@ -31,11 +31,18 @@ class Bells:
         self._lock, self._bells = threading.Lock(), dict[int, threading.Event]()
 
     def silent(self, node: int) -> threading.Event:
-        """The node's bell, which rings from now on; of an older look of its, no more."""
+        """A bell for a node's look; an older look of the same node is over."""
         bell = threading.Event()
         with self._lock:
+            before = self._bells.get(node)
             self._bells[node] = bell
+        if before is not None:
+            before.set()
         return bell
+
+    def is_for(self, node: int, bell: threading.Event) -> bool:
+        """Whether a bell is the node's, and of no older look."""
+        return self._bells.get(node) is bell
 
     def ring(self, node: int) -> None:
         """A message for a node has come."""
@@ -137,4 +144,5 @@ class HoldLooks(Around):
             rang = alive and bell.wait(self._seconds)
         finally:
             self._places.release()
-        return answer() if rang and context.is_active() else found
+        handed = rang and context.is_active() and self._bells.is_for(node, bell)
+        return answer() if handed else found

@@ -144,6 +144,19 @@ def test_a_node_that_is_gone_is_handed_nothing(links: Callable[..., Link]) -> No
     assert link.looks == 2
 
 
+def test_a_node_holds_one_look_at_a_time(links: Callable[..., Link]) -> None:
+    """Whoever looks a thousand times takes the place of one."""
+    link = links()
+    first = link.look()
+    until(lambda: link.looks == 1)
+    second = link.look()
+    assert first.result(timeout=20) == b""
+    assert link.looks == 2
+    link.work = ["train"]
+    link.bells.ring(7)
+    assert second.result(timeout=20) == b"train"
+
+
 def test_what_a_node_has_not_answered_it_is_handed_once_more(links: Callable[..., Link]) -> None:
     """Its connection died in silence, so that it never got it, or it was killed at work."""
     link = links(0.05)

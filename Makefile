@@ -13,7 +13,7 @@ run: $(READY)
 		-c data.clients=20 -c data.classes-per-client=4 -c data.test-fraction=0.8
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -1,6 +1,6 @@
 """What a SuperLink and our server app cost by number of nodes, over gRPC on this machine.
 
-    python benchmarks/fleet.py [--in-memory] [NODES]...
+    python benchmarks/fleet.py [--in-memory] [--rounds N] [NODES]...
 
 Nodes are light: threads of one process that speak the Fleet API as SuperNodes do, with TLS and
 keys, and answer what one real client answered, a little changed: so the machine carries many of
@@ -8,9 +8,9 @@ them; they come twenty a second. CPU seconds are told, not seconds: they hold wh
 machine, too.
 """
 
+import argparse
 import multiprocessing
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -39,7 +39,6 @@ from bouquet.flower.private import (
 from bouquet.settings import Settings, parse
 from bouquet.storage.runfolder import RunFolder
 
-ROUNDS = 3
 # Seconds between two looks for work, as in Flower's SuperNode.
 LOOK = 3.0
 # Nodes that come in a second.
@@ -148,11 +147,11 @@ def server_app(home: Path) -> int:
     return 0
 
 
-def settings_of(nodes: int, out: Path) -> Settings:
+def settings_of(nodes: int, rounds: int, out: Path) -> Settings:
     return parse(
         {
             "scheme": "fedavg",
-            "rounds": ROUNDS,
+            "rounds": rounds,
             "eval-every": 0,
             "local-steps": 1,
             "min-clients": nodes,
@@ -165,7 +164,7 @@ def settings_of(nodes: int, out: Path) -> Settings:
     )
 
 
-def measure(nodes: int, in_memory: bool) -> dict[str, float]:
+def measure(nodes: int, length: int, in_memory: bool) -> dict[str, float]:
     """CPU seconds of a round: means over those after the first."""
     with tempfile.TemporaryDirectory(prefix="fleet-") as place:
         root = Path(place)
@@ -187,7 +186,7 @@ def measure(nodes: int, in_memory: bool) -> dict[str, float]:
                 crowded = cpu_seconds(process.pid) if process else 0.0
                 marks.append((time.perf_counter(), cpu_seconds(link), spent, crowded))
 
-            run = deployment.start_run(settings_of(nodes, root / "run"))
+            run = deployment.start_run(settings_of(nodes, length, root / "run"))
             ca = (deployment.private / "ca.pem").read_bytes()
             process = multiprocessing.get_context("spawn").Process(
                 target=crowd, args=(deployment.fleet, ca, keys, str(root / "device"))
@@ -196,7 +195,7 @@ def measure(nodes: int, in_memory: bool) -> dict[str, float]:
             before = cpu_seconds(link)
             folder = RunFolder(root / "run")
             pass_on_rounds(deployment, run, folder, mark)
-            failures = sum(len(event["failures"]) for event in folder.read_events(ROUNDS))
+            failures = sum(len(event["failures"]) for event in folder.read_events(length))
         finally:
             if process is not None:
                 process.kill()
@@ -213,8 +212,12 @@ def measure(nodes: int, in_memory: bool) -> dict[str, float]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
-    for count in numbers or [100, 300, 1000]:
-        found = measure(count, "--in-memory" in sys.argv)
-        words = "  ".join(f"{name} {value:.3g}" for name, value in found.items())
-        print(f"{count} nodes: {words}", flush=True)
+    words = argparse.ArgumentParser(description="What a SuperLink costs by number of nodes")
+    words.add_argument("nodes", nargs="*", type=int)
+    words.add_argument("--rounds", type=int, default=3)
+    words.add_argument("--in-memory", action="store_true")
+    asked = words.parse_args()
+    for count in asked.nodes or [100, 300, 1000]:
+        found = measure(count, asked.rounds, asked.in_memory)
+        told = "  ".join(f"{name} {value:.3g}" for name, value in found.items())
+        print(f"{count} nodes: {told}", flush=True)

@@ -17,20 +17,19 @@ from pathlib import Path
 
 from bouquet.client_app.audit import read_records
 from bouquet.deploy.deployment import deploy, hosts_of, prepared
+from bouquet.deploy.processes import processes_of
 
 ROUNDS = 8
 LOOK = 0.1
 
 
-def memory_of(home: str) -> float:
-    """MB that the processes of a node hold, which have its folder in their environment."""
+def memory_of(home: Path) -> float:
+    """MB that the processes of a node hold."""
     found = 0
-    mark = f"FLWR_HOME={home}".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if mark in (process / "environ").read_bytes().split(b"\0"):
-                held = (process / "smaps_rollup").read_text().partition("Pss:")[2]
-                found += int(held.split()[0])
+    for process in processes_of(home):
+        with suppress(OSError):  # it has ended
+            held = (process / "smaps_rollup").read_text().partition("Pss:")[2]
+            found += int(held.split()[0])
     return found * 1024 / 1e6
 
 
@@ -43,10 +42,10 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         """Look."""
-        homes: list[str] = []
+        homes: list[Path] = []
         while not self.stopped.wait(LOOK):
             found = Path(tempfile.gettempdir()).glob("bouquet-*/node0")
-            homes = homes or [str(one) for one in found if one.stat().st_uid == os.getuid()]
+            homes = homes or [one for one in found if one.stat().st_uid == os.getuid()]
             if homes:
                 self.most = max(self.most, memory_of(homes[0]))
 

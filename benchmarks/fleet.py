@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from bouquet.client_app.main import app
 from bouquet.deploy.certificates import make_node_key
 from bouquet.deploy.deployment import pass_on_rounds
+from bouquet.deploy.processes import processes_of
 from bouquet.deploy.superlink import Deployment
 from bouquet.flower import wire
 from bouquet.flower.private import (
@@ -136,14 +138,10 @@ def cpu_seconds(process: int) -> float:
 
 def server_app(home: Path) -> int:
     """The process of the server app."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"FLWR_HOME={home}".encode() not in (entry / "environ").read_bytes().split(b"\0"):
-                continue
+    for entry in processes_of(home):
+        with suppress(OSError):
             if "flwr-serverapp" in (entry / "cmdline").read_text():
                 return int(entry.name)
-        except OSError:
-            continue
     return 0
 
 

@@ -232,7 +232,8 @@ class Roster:
             if self._enough(least) and (deployed or not self.asked):
                 self.begun = True
                 self._voices.clear()
-                tell("")
+                if deployed:
+                    tell("")
                 return
             if deployed and (words := self._waits_for(least)) != told:
                 told = words

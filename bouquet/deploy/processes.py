@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,17 +17,24 @@ def end(process: "subprocess.Popen[bytes]", how: signal.Signals) -> None:
         os.killpg(process.pid, how)
 
 
+def processes_of(home: Path) -> Iterator[Path]:
+    """The entries in /proc of what we gave a home, and of all they started."""
+    mark = f"FLWR_HOME={home}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in (entry / "environ").read_bytes().split(b"\0"):
+                yield entry
+
+
 def end_strays(home: Path) -> None:
     """Kill what a process of ours left behind, told by the home we gave it.
 
     Flower puts apps in sessions of their own, where they watch for their parent's end, but take
     a parent that nobody has buried for alive. Where there is no /proc, that watch must do.
     """
-    mark = f"FLWR_HOME={home}".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
+    for entry in processes_of(home):
         with suppress(OSError):
-            if mark in (entry / "environ").read_bytes().split(b"\0"):
-                os.kill(int(entry.name), signal.SIGKILL)
+            os.kill(int(entry.name), signal.SIGKILL)
 
 
 def free_port() -> int:

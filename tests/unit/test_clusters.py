@@ -95,7 +95,10 @@ def test_ifca_with_one_model_is_fedavg(start: Start) -> None:
         model = run.server()[name.replace("w/", "models/", 1)][0]
         np.testing.assert_allclose(model, value, atol=1e-12, rtol=0)
     for one, other in zip(run.clients, plain.clients, strict=True):
-        assert one["personal_accuracy"] == other["personal_accuracy"]
+        assert one.keys() == other.keys()
+        for name in one.keys() - {"client", "node"}:
+            assert float(one[name]) == pytest.approx(float(other[name]), abs=1e-12), name
+        assert (one["client"], one["node"]) == (other["client"], other["node"])
 
 
 def test_ifca_starts_at_models_that_differ_and_that_a_seed_decides() -> None:

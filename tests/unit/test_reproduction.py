@@ -270,6 +270,17 @@ def test_a_run_that_diverges_is_told_and_stops_no_other(recipe: Recipe, tmp_path
     assert [(out / f"shared-seed{n}" / FAILED).stat().st_mtime_ns for n in (0, 1)] == marks
 
 
+def test_a_run_that_fails_otherwise_stops_no_other(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "DIVERGED", "what no run says")
+    wild = replace(recipe.entries[0], keys={"scheme": "fedavg", "lr": 1e9})
+    wrong = replace(recipe, entries=(wild, recipe.entries[1]))
+    with pytest.raises(RunFailed, match=r"shared-seed0, shared-seed1 failed: .*diverge"):
+        reproduce(wrong, tmp_path / "out")
+    assert (tmp_path / "out" / "own-seed1" / "summary.json").exists()
+
+
 def test_a_seed_that_diverges_is_in_no_mean(recipe: Recipe) -> None:
     ends = {"shared": summaries([0.9, 0.8, 0.7]), "own": summaries([0.95, 0.9, 0.6])}
     ends["own"][2] = {}

@@ -53,6 +53,12 @@ class DataConfig:
         choices=("iid", "pathological", "dirichlet", "perfedavg", "natural"),
     )
     classes_per_client: int = key(2, "pathological: classes each client has", low=1)
+    class_choice: str = key(
+        "random",
+        "pathological: which classes a client has: drawn; client k has k, k+1 and so on (FedU's "
+        "code); or as far apart as can be, such as 0 and 5 of ten (APFL's code)",
+        choices=("random", "consecutive", "spread"),
+    )
     dirichlet_alpha: float = key(
         0.5, "dirichlet: concentration; the smaller, the less alike", low=0, open_low=True
     )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bouquet.core.errors import BadInput
 from bouquet.core.seeding import generator
+from bouquet.data.classes import classes_of
 from bouquet.data.federated import DataConfig, Split, client_ids
 from bouquet.data.remembered import remembered
 from bouquet.data.sizes import unequal
@@ -64,6 +65,8 @@ def partition(labels: Indices, config: DataConfig, seed: int) -> list[Indices]:
     rng = generator(seed, "partition")
     if config.partition == "perfedavg":
         return _perfedavg(labels, config, rng, too_many)
+    if config.partition == "pathological" and config.class_choice != "random":
+        return _chosen(labels, config, rng, too_many)
     facts = (config.partition, config.clients, config.classes_per_client, config.dirichlet_alpha)
     return remembered(labels, (*facts, seed), lambda: _drawn(labels, config, rng, too_many))
 
@@ -115,6 +118,23 @@ def _partitioner(config: DataConfig, seed: int) -> Any:
                 shuffle=False,
                 seed=seed,
             )
+
+
+def _chosen(
+    labels: Indices, config: DataConfig, rng: np.random.Generator, too_many: BadInput
+) -> list[Indices]:
+    """Each class in equal parts among the clients that a rule gives it to."""
+    kinds = np.unique(labels)
+    chosen = classes_of(config, len(kinds))
+    shares: list[list[Indices]] = [[] for _ in chosen]
+    for number, kind in enumerate(kinds):
+        takers = [share for share, own in zip(shares, chosen, strict=True) if number in own]
+        examples = rng.permutation(np.flatnonzero(labels == kind))
+        if len(examples) < len(takers):
+            raise too_many
+        for share, part in zip(takers, np.array_split(examples, max(1, len(takers))), strict=False):
+            share.append(part)
+    return [np.sort(np.concatenate(share)) for share in shares]
 
 
 def _perfedavg(

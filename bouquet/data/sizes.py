@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bouquet.core.errors import BadInput
 from bouquet.core.seeding import generator
+from bouquet.data.classes import classes_of
 from bouquet.data.federated import DataConfig
 
 Indices = NDArray[np.int64]
@@ -74,6 +75,10 @@ def _wishes(config: DataConfig, pool: Indices, rng: np.random.Generator) -> Floa
         case "dirichlet":
             return rng.dirichlet(np.full(kinds, config.dirichlet_alpha), clients)
     wishes = np.zeros((clients, kinds))
+    if config.class_choice != "random":
+        for shares, chosen in zip(wishes, classes_of(config, kinds), strict=True):
+            shares[chosen] = 1 / config.classes_per_client
+        return wishes
     for client, shares in enumerate(wishes):
         # A first class in turn, so that every class has a client where there are enough.
         first = client % kinds

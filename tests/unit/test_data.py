@@ -114,9 +114,44 @@ def test_every_class_has_a_client_where_there_are_enough() -> None:
     assert everyone(data) == list(range(1797))
 
 
+# Chosen by a rule instead of drawn, classes are the same with every seed.
+PAIRS = {
+    "consecutive": [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8), (8, 9), (0, 9)],
+    "spread": [(0, 5), (0, 5), (1, 6), (1, 6), (2, 7), (2, 7), (3, 8), (3, 8), (4, 9), (4, 9)],
+}
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("sizes", ["auto", "lognormal"])
+@pytest.mark.parametrize("choice", ["consecutive", "spread"])
+def test_classes_are_those_of_the_papers_code(choice: str, sizes: str, seed: int) -> None:
+    """FedU's clients have neighbouring digits; of APFL's, half have small ones, half large ones."""
+    config = DataConfig(clients=10, class_choice=choice, sizes=sizes)
+    data = load(config, seed, DTYPE)
+    classes = [tuple(data.y[own(data, client)].unique().tolist()) for client in data.clients]
+    assert classes == PAIRS[choice]
+    if sizes == "auto":
+        assert everyone(data) == list(range(1797))
+        for client in data.clients:  # each class in equal parts; digits are not equally many
+            few, many = sorted(torch.bincount(data.y[own(data, client)]).tolist())[-2:]
+            assert 85 <= few <= many <= 92
+
+
+@pytest.mark.parametrize("choice", ["consecutive", "spread"])
+@pytest.mark.parametrize("clients", [3, 25])
+@pytest.mark.parametrize("classes", [1, 3, 10])
+def test_chosen_classes_are_just_so_many(choice: str, clients: int, classes: int) -> None:
+    config = DataConfig(clients=clients, classes_per_client=classes, class_choice=choice)
+    data = load(config, 0, DTYPE)
+    for client in data.clients:
+        assert len(set(data.y[own(data, client)].tolist())) == classes
+    assert len(set(everyone(data))) == len(everyone(data))
+
+
+@pytest.mark.parametrize("choice", ["random", "consecutive", "spread"])
 @pytest.mark.parametrize("partition", ["iid", "pathological", "dirichlet"])
-def test_another_seed_shares_otherwise(partition: str) -> None:
-    config = DataConfig(partition=partition)
+def test_another_seed_shares_otherwise(partition: str, choice: str) -> None:
+    config = DataConfig(partition=partition, class_choice=choice)
     one, other = (own(load(config, seed, DTYPE), "000").sort().values for seed in (0, 1))
     assert one.tolist() != other.tolist()
 

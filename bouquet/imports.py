@@ -10,7 +10,9 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +22,49 @@ from bouquet.core.errors import BadInput
 OFFERED: dict[str, Any] = {}
 # The keys, beside those that name schemes, whose value may be a path.
 KEYS = ("data.name", "model.name", "loss", "metric", "augment")
+
+# When a file was last changed, and its size.
+Stamp = tuple[int, int]
+# In a run, the files that it has looked at, as they were.
+_files: ContextVar[dict[str, Stamp] | None] = ContextVar("_files", default=None)
+
+
+@contextmanager
+def unchanging(run: int) -> Iterator[None]:
+    """While the block lasts, files are what the run first found them to be.
+
+    A run of an hour asks for its model more than once. A file that is edited meanwhile, for the
+    next run, must not change this one half-way.
+
+    Parameters
+    ----------
+    run : int
+        Flower's number of the run.
+    """
+    before = _files.set(_files_of(run))
+    try:
+        yield
+    finally:
+        _files.reset(before)
+
+
+@functools.lru_cache(maxsize=64)
+def _files_of(run: int) -> dict[str, Stamp]:
+    return {}
+
+
+def stamp(path: str) -> Stamp:
+    """What changes when a file does; zeros for none."""
+    whole = os.path.abspath(path) if path else path
+    known = _files.get()
+    if known is not None and whole in known:
+        return known[whole]
+    try:
+        found = os.stat(whole)
+    except OSError:
+        return (0, 0)
+    now = (found.st_mtime_ns, found.st_size)
+    return now if known is None else known.setdefault(whole, now)
 
 
 def offer(part: Any) -> str:
@@ -108,11 +153,11 @@ def _package(name: str) -> ModuleType:
 
 def _file(file: str) -> ModuleType:
     path = Path(file).absolute()
-    return _loaded(path, path.stat().st_mtime_ns)
+    return _loaded(path, stamp(str(path)))
 
 
 @functools.lru_cache
-def _loaded(path: Path, changed: int) -> ModuleType:
+def _loaded(path: Path, changed: Stamp) -> ModuleType:
     """A file as a module, which may import what is beside it."""
     mark = hashlib.sha256(f"{path}:{changed}".encode()).hexdigest()[:12]
     name = f"{path.stem}_{mark}"

@@ -1,7 +1,6 @@
 """What a run's clients have in common: the data, and the task these pose to the model."""
 
 import functools
-import os
 import threading
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from bouquet.core.trees import (
     fingerprint,
 )
 from bouquet.data import DataConfig, FederatedData, load
-from bouquet.imports import is_path
+from bouquet.imports import Stamp, is_path, stamp
 from bouquet.models import (
     Maker,
     buffers_of,
@@ -44,7 +43,7 @@ from bouquet.settings import AMP, Settings
 POOL = "pool"
 
 _loading = threading.Lock()
-Stamps = tuple[tuple[int, int], ...]
+Stamps = tuple[Stamp, ...]
 
 
 @dataclass(frozen=True)
@@ -175,15 +174,7 @@ def _stamps(settings: Settings) -> Stamps:
     run = settings.run
     named = (settings.data.name, settings.model.name, run.loss, run.metric, run.augment)
     files = [settings.data.path, settings.model.weights]
-    return tuple(map(_stamp, (*files, *(name.rpartition(":")[0] for name in named))))
-
-
-def _stamp(path: str) -> tuple[int, int]:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return (0, 0)
-    return (found.st_mtime_ns, found.st_size)
+    return tuple(map(stamp, (*files, *(name.rpartition(":")[0] for name in named))))
 
 
 @functools.lru_cache(maxsize=64)

@@ -31,6 +31,7 @@ from bouquet.core.placement import find
 from bouquet.data.federated import numbered
 from bouquet.flower import wire
 from bouquet.flower.private import log
+from bouquet.imports import unchanging
 from bouquet.problem import Problem, problem, started_from
 from bouquet.settings import Settings
 from bouquet.storage.atomic import sweep, write_atomically
@@ -86,12 +87,13 @@ def _discreetly(
 
     Flower sends an exception's words to the server, and writes all of it to the device's log.
     """
+    own = device(context.node_config)
+    if own is None:
+        with unchanging(context.run_id):
+            return follow(prepare, message, context)
     try:
         return follow(prepare, message, context)
     except Exception as error:
-        own = device(context.node_config)
-        if own is None:
-            raise
         if isinstance(error, BadInput):
             raise BadInput(own.discreet(str(error))) from error
         raise RunFailed(own.discreet(f"{type(error).__name__}: {error}")) from error

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from bouquet.core.errors import BadInput, RunFailed
 from bouquet.flower.exchange import exchange
 from bouquet.flower.private import fetching_at_most
+from bouquet.imports import unchanging
 from bouquet.server_app.assembly import Assembly, for_nodes, hold_back_newcomers, stored
 from bouquet.server_app.divergence import stop_if_diverged
 from bouquet.server_app.membership import Client, Roster
@@ -75,7 +76,8 @@ def run(
     name = folder.read_name() if resume else new_name()
     if not (resume or deployed):
         _check_empty(_states(settings, folder))
-    with marked(*_written_to(settings, folder, engine)) as markers:
+    here = marked(*_written_to(settings, folder, engine))
+    with unchanging(grid.run.run_id), here as markers:
         assembly = _assembly(settings, folder, name, engine, markers)
         assembly.roster.update(
             grid, assembly.settings, str(assembly.states), stop, deployed, folder.write_waiting

@@ -103,8 +103,8 @@ def _do(
 ) -> dict[str, str]:
     """Have runs done that are not, side by side; returns why some failed.
 
-    Of light ones only what they found out stays. One that failed is never tried again where it is
-    light, or has diverged: it would again.
+    Of one that is done only what it found out stays. One that failed is never tried again where it
+    is light, or has diverged: it would again.
     """
     failed: dict[str, str] = {}
     left = []
@@ -125,7 +125,7 @@ def _do(
         progress.end(_called(one, out), one.rounds, news.kind.replace("done", ""))
         if news.kind == "failed" and (light or DIVERGED in news.words):
             one.fail(news.words)
-        if light:
+        if one.done(one.rounds):
             one.lighten()
 
     # Each by itself: bouquet simulate with the same keys ends with the same bits.

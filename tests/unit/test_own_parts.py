@@ -1,5 +1,6 @@
 """Other people's data, losses and metrics, by path or as objects."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -22,11 +23,14 @@ from bouquet.core.judging import Metric
 from bouquet.core.task import Task
 from bouquet.data import DataConfig, FederatedData, load
 from bouquet.data.memory import write_clients
+from bouquet.engines import simulate, with_nodes
 from bouquet.flower import PersonalizedStrategy, client_app, wire
 from bouquet.problem import problem
 from bouquet.report.page import write_report
+from bouquet.server_app.main import Job
 from bouquet.settings import parse
-from bouquet.storage.events import telling
+from bouquet.storage.events import Event, telling
+from bouquet.storage.runfolder import RunFolder
 from bouquet.storage.runs import read
 from bouquet.watch.views import details, overview
 from tests.conftest import Quadratics, Run
@@ -532,3 +536,81 @@ def test_a_line_that_says_nonsense_of_its_metric_is_read_as_usual(tmp_path: Path
         (run / "events.jsonl").write_text(event(1, metric=said) + "\n")
         assert len(read(run).events) == 1
         assert read(run).measure.name == "accuracy"
+
+
+# Files that are edited while a run lasts
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"model.name": "./part.py:Part"},
+        {"scheme": "./part.py:Scheme"},
+        {"loss": "./part.py:loss"},
+        {"augment": "./part.py:augment"},
+        {"data.name": "./part.py:data"},
+    ],
+    ids=lambda keys: next(iter(keys)),
+)
+def test_a_file_edited_during_a_run_is_for_the_next(keys: dict[str, str], mine: Path) -> None:
+    """Somebody prepares the next experiment while this one runs."""
+    part, values = mine / "part.py", {"rounds": 3, "local-steps": 2, "data.clients": 4} | keys
+
+    def written(factor: float) -> None:
+        part.write_text(PARTS.format(factor=factor))
+
+    def ended(edit: Callable[[], None] = lambda: None) -> object:
+        folder = RunFolder(mine / str(len(list(mine.iterdir()))))
+        observe = functools.partial(_in_round_one, edit)
+        job = Job(with_nodes(parse(values)), folder, observe=observe)
+        return simulate([job], "inline")[0]["shared_sha256"]
+
+    written(1)
+    undisturbed = ended()
+    assert ended(lambda: written(0.5)) == undisturbed
+    assert ended() != undisturbed
+
+
+def _in_round_one(edit: Callable[[], None], event: Event) -> None:
+    if event["round"] == 1:
+        edit()
+
+
+PARTS = """
+import numpy as np
+from torch import nn
+from torch.nn import functional
+
+from bouquet.strategies.fedavg import FedAvg
+
+FACTOR = {factor}
+
+
+class Part(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, classes))
+
+    def forward(self, x):
+        return super().forward(FACTOR * x)
+
+
+class Scheme(FedAvg):
+    name = "scaled"
+
+    def local_update(self, work, payload, personal):
+        upload, personal = super().local_update(work, payload, personal)
+        return upload._replace(w={{n: FACTOR * v for n, v in upload.w.items()}}), personal
+
+
+def loss(output, y):
+    return FACTOR * functional.cross_entropy(output, y, reduction="none")
+
+
+def augment(x, draws):
+    return FACTOR * x
+
+
+def data():
+    rng = np.random.default_rng(0)
+    return {{n: (FACTOR * rng.normal(size=(20, 5)), rng.integers(3, size=20)) for n in "abcd"}}
+"""

@@ -6,13 +6,14 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bouquet import jobs
+from bouquet import engines, jobs
 from bouquet.cli import main
 from bouquet.colours import colour_of
 from bouquet.core.config import Scalar
@@ -27,6 +28,7 @@ from bouquet.reproduction.recipe import Recipe, find, folder, names, shortened
 from bouquet.reproduction.running import finals_of, keep, kept
 from bouquet.reproduction.tuning import choices_of, summary_of, trials_of
 from bouquet.settings import parse
+from bouquet.storage.events import Event
 from bouquet.storage.runs import read, read_summary
 from bouquet.sweeping.trials import FAILED
 
@@ -190,21 +192,26 @@ def test_a_claim_holds_or_not(
 
 
 def test_a_reproduction_goes_on_where_it_stopped(recipe: Recipe, tmp_path: Path) -> None:
-    """What is finished is not run again, and the end is the same."""
+    """What is finished is not run again, what had begun goes on, and the end is the same."""
     out = tmp_path / "out"
-    first = reproduce(recipe, out)
-    assert [one.folder.name for one in finals_of(recipe, out) if one.done(2)] == [
-        *("shared-seed0", "own-seed0", "shared-seed1", "own-seed1")
-    ]
-    gone = out / "own-seed1" / "summary.json"
-    gone.unlink()
-    (left,) = [one for one in finals_of(recipe, out) if not one.done(2)]
-    assert left.plan(2).resume == gone.parent
-    kept_as_it_was = (out / "own-seed0" / "summary.json").stat().st_mtime_ns
-    again = reproduce(recipe, out)
-    assert (out / "own-seed0" / "summary.json").stat().st_mtime_ns == kept_as_it_was
-    assert again.numbers == first.numbers
-    assert again.claims == first.claims
+    whole = reproduce(recipe, tmp_path / "whole")
+
+    def interrupt(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    ended, _, _, begun = finals_of(recipe, out)
+    for one, observe in ((ended, print), (begun, interrupt)):
+        (ready,) = jobs.prepared([one.plan(2)], "inline")
+        with suppress(KeyboardInterrupt):
+            engines.simulate([replace(ready.job, observe=observe)], "inline")
+    assert [one for one in finals_of(recipe, out) if one.done(2)] == [ended]
+    assert begun.plan(2).resume == begun.folder
+    kept_as_it_was = (ended.folder / "summary.json").stat().st_mtime_ns
+    found = reproduce(recipe, out)
+    assert (ended.folder / "summary.json").stat().st_mtime_ns == kept_as_it_was
+    assert (found.numbers, found.claims) == (whole.numbers, whole.claims)
+    for one in (begun, *finals_of(recipe, tmp_path / "whole")):  # nobody goes on with them
+        assert not {"server", "state"} & {part.name for part in one.folder.iterdir()}
 
 
 def test_results_are_kept_drawn_and_put_on_a_page(

@@ -86,6 +86,10 @@ def _section(recipe: Recipe, found: Outcome | None, results: Path) -> str:
     if (results / recipe.name / "figure.png").exists():
         words.append(f"![{recipe.title}](../reproduce/results/{recipe.name}/figure.png)\n")
     told = found.about
+    if told.get("mark", recipe.mark) != recipe.mark:
+        words.append(
+            "**Of an earlier recipe:** its keys have changed since these results were made.\n"
+        )
     words.append(
         f"Seeds {', '.join(map(str, told['seeds']))}; {told['hours']:.2f} core hours on "
         f"{told['machine']}; commit {told['commit'] or 'unknown'}, torch {told['torch']}.\n"

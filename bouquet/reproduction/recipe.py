@@ -19,7 +19,9 @@ With ``--quick`` the first value of each list counts, untried, unless ``[quick]`
 a run's full evaluations instead of the last.
 """
 
+import hashlib
 import itertools
+import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -197,6 +199,23 @@ class Recipe:
             keys["eval-every"] = 0
         keys |= {"validation": self.tuning.validation, "evaluate-on": "validation"}
         return keys | {"save-predictors": False, "save-outcomes": False}
+
+    @property
+    def mark(self) -> str:
+        """What changes when the recipe's numbers would: its words may change, its keys not."""
+        told = [
+            [entry.name, self.keys_of(entry, 0), entry.settings, entry.tune_by]
+            for entry in self.entries
+        ]
+        rest = [self.computed, self.tuning.validation, self.tuning.keys, self.tuning.seeds]
+        words = json.dumps([told, rest if self.tuned else self.computed], sort_keys=True)
+        here = str(folder().absolute())  # of a file of code, where it is beside the recipes
+        return hashlib.sha256(words.replace(here, "").encode()).hexdigest()[:12]
+
+    @property
+    def tuned(self) -> bool:
+        """Whether anything is chosen on validation data."""
+        return any(len(entry.settings) > 1 for entry in self.entries)
 
     @property
     def total_minutes(self) -> float:

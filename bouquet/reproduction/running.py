@@ -161,7 +161,7 @@ def read(recipe: Recipe, out: Path) -> Outcome:
     }
     every = out.rglob("summary.json")  # trials too
     spent = sum(read_summary(one).get("seconds", 0.0) for one in every)
-    when = about(recipe.seeds, spent / 3600)
+    when = about(recipe, spent / 3600)
     return outcome(recipe, summaries, when, choices_of(recipe, out))
 
 
@@ -177,18 +177,19 @@ def _computed(recipe: Recipe, out: Path) -> Outcome:
         )
         for name, label, published, ours in rows
     ]  # fmt: skip
-    return Outcome(recipe.name, tuple(numbers), (), about((0,), 0.0))
+    return Outcome(recipe.name, tuple(numbers), (), about(recipe, 0.0))
 
 
-def about(seeds: Sequence[int], hours: float) -> dict[str, Any]:
+def about(recipe: Recipe, hours: float) -> dict[str, Any]:
     """When, where and with what results were made."""
     return {
         "commit": _commit(),
+        "mark": recipe.mark,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
         "python": platform.python_version(),
         "torch": version("torch"),
         "flwr": version("flwr"),
-        "seeds": list(seeds),
+        "seeds": list(recipe.seeds),
         "hours": round(hours, 3),
     }
 

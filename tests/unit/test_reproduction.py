@@ -604,7 +604,7 @@ def test_reasons_are_given_where_ours_differ(
 
         both = {"shared": said("shared", shared), "own": said("personal", own)}
         both["shared"] = [{**one, "personal": one["shared"]} for one in both["shared"]]
-        keep(outcome(recipe, both, running.about((0, 1), 0.0)), tmp_path / "results" / "mine")
+        keep(outcome(recipe, both, running.about(recipe, 0.0)), tmp_path / "results" / "mine")
         return page(tmp_path / "results")
 
     well = shown(0.5, 0.9)
@@ -613,6 +613,47 @@ def test_reasons_are_given_where_ours_differ(
     assert "- **FedAvg:** other data" in ill
     assert "- **own:** too few" in ill
     assert "- *own models do better:* an easy task" in ill
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "others"),
+    [
+        ('title = "two schemes"', 'title = "2 schemes"', False),
+        ("published = { shared.accuracy.mean = 50 }", "", False),
+        ("seeds = [0, 1]", "seeds = [0]", False),  # the page says which
+        ("local-steps = 2", "local-steps = 3", True),
+        ("local-steps = 2", 'local-steps = 2\nmodel.name = "mlp"', True),
+        ('keys = { scheme = "fedavg" }', 'keys = { scheme = "fedavg", lr = 0.3 }', True),
+        ('scheme = "fedavg" }', 'scheme = "fedavg" }\ntune = { lr = [0.1, 0.2] }', True),
+    ],
+)
+def test_numbers_of_an_earlier_recipe_are_marked(
+    recipe: Recipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    new: str,
+    others: bool,
+) -> None:
+    monkeypatch.setattr("bouquet.reproduction.recipe.folder", lambda: tmp_path)
+    results = tmp_path / "results"
+    keep(outcome(recipe, {"shared": [], "own": []}, running.about(recipe, 0.0)), results / "mine")
+    assert "earlier recipe" not in page(results)
+    text = RECIPE.replace('model = { name = "linear" }\n', "") if "model" in new else RECIPE
+    assert old in text
+    written(tmp_path, text.replace(old, new))
+    assert ("earlier recipe" in page(results)) == others
+
+
+def test_a_recipes_mark_does_not_depend_on_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = set()
+    for place in (tmp_path / "one", tmp_path / "other"):
+        place.mkdir()
+        monkeypatch.setattr("bouquet.reproduction.recipe.folder", lambda at=place: at)
+        marks.add(find(written(place, RECIPE.replace('"linear"', '"./own.py:Model"'))).mark)
+    assert len(marks) == 1
 
 
 # The list

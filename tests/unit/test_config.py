@@ -213,7 +213,7 @@ PARTICULAR = {"local-epochs", "weights", "server-optimizer", "server-lr", "join.
 PARTICULAR |= {"pipeline", "stage-keys", "lr-schedule", "warmup", "weight-decay"}
 PARTICULAR |= {"decoupled-weight-decay", "amp", "optimizer", "lr-decay-per-step", "statistics"}
 PARTICULAR |= {"metric", "loss", "save-outcomes", "evaluate-on", "aggregation", "max-update-norm"}
-PARTICULAR |= {"validation", "validation-folds", "validation-fold"}
+PARTICULAR |= {"validation", "validation-folds", "validation-fold", "apfl.predict-steps"}
 any_keys = st.fixed_dictionaries(
     {}, optional={one.name: values_of(one) for one in all_keys() if one.name not in PARTICULAR}
 )

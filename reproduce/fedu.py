@@ -1,6 +1,11 @@
-"""The network of FedU's experiments on CIFAR-10, as in the code its authors published."""
+"""The networks of FedU's experiments on MNIST and CIFAR-10, as in its authors' published code."""
 
+import functools
+
+import torch
 from torch import Tensor, nn
+
+from bouquet.data import DataConfig, load
 
 
 class Centred(nn.Module):
@@ -36,4 +41,46 @@ class Network(nn.Sequential):
         self.add_module("relu3", nn.ReLU())
         self.add_module("hidden2", nn.Linear(120, 100))
         self.add_module("relu4", nn.ReLU())
+        self.add_module("output", nn.Linear(100, classes))
+
+
+class Standardized(nn.Module):
+    """Every pixel of MNIST brought to mean 0 and deviation 1 over all its images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.deviation = pixels()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The same images."""
+        mean, deviation = (one.to(images.dtype) for one in (self.mean, self.deviation))
+        return (images - mean) / deviation
+
+
+@functools.cache
+def pixels() -> tuple[Tensor, Tensor]:
+    """The mean and deviation of every pixel; no deviation is 0, as many pixels' would be."""
+    images = load(DataConfig(name="mnist", clients=1, partition="iid"), 0, torch.float32).x
+    return images.mean(dim=0), images.std(dim=0, correction=0) + 0.001 / 255
+
+
+class Deep(nn.Sequential):
+    """Two hidden layers of 100 units, for MNIST.
+
+    Parameters
+    ----------
+    input_shape : tuple of int
+        Of an image: 1 x 28 x 28.
+    classes : int
+        How many there are.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.add_module("standardized", Standardized())
+        self.add_module("flatten", nn.Flatten())
+        self.add_module("hidden1", nn.Linear(28 * 28, 100))
+        self.add_module("relu1", nn.ReLU())
+        self.add_module("hidden2", nn.Linear(100, 100))
+        self.add_module("relu2", nn.ReLU())
         self.add_module("output", nn.Linear(100, classes))

@@ -108,7 +108,7 @@ def followed_in(recipe: Recipe) -> str:
 def in_settings(labels: Sequence[str]) -> dict[str, dict[str, int]]:
     """Many lines in panels of their own, where the same are compared in several settings.
 
-    ``APFL, two classes`` is of the setting ``two classes`` if the same schemes are in another.
+    ``APFL, two classes`` is of the setting ``two classes`` if most of its lines are in every other.
 
     Parameters
     ----------
@@ -125,7 +125,8 @@ def in_settings(labels: Sequence[str]) -> dict[str, dict[str, int]]:
     for place, label in enumerate(labels):
         name, _, setting = label.rpartition(", ")
         found.setdefault(setting, {})[name] = place
-    alike = len({frozenset(own) for own in found.values()}) == 1
+    common = set.intersection(*map(set, found.values()))
+    alike = 2 * len(common) > max(map(len, found.values()))
     if len(labels) <= FEW or len(found) == 1 or not alike:
         return {"": {label: place for place, label in enumerate(labels)}}
     return found

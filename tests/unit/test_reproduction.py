@@ -746,5 +746,6 @@ def test_many_lines_are_drawn_in_a_panel_for_each_setting() -> None:
         "iid": dict(zip(schemes, range(4), strict=True)),
         "two classes": dict(zip(schemes, range(4, 8), strict=True)),
     }
-    for others in (labels[:-1], labels[:4], [*labels, "FedProx"]):  # not the same in each, or few
+    assert set(in_settings(labels[:-1])) == {"iid", "two classes"}  # one of them lacks a line
+    for others in ([*labels[:5], "Ditto, cold", "IFCA, cold"], labels[:4], [*labels, "FedProx"]):
         assert in_settings(others) == {"": {label: n for n, label in enumerate(others)}}

@@ -127,28 +127,44 @@ def assert_same_rounds(one: Run, other: Run) -> None:
     assert [event["round"] for event in one.events] == list(range(1, 61))
 
 
-def test_flower_runs_the_app_with_its_own_command(
-    start: Callable[..., Run], tmp_path: Path
-) -> None:
-    """``flwr run .`` ends with the bits of ``bouquet simulate``."""
-    ours, theirs = start(rounds=2, nodes=2), tmp_path / "theirs"
-    home = tmp_path / "flower"
-    try:
+@pytest.fixture(scope="module")
+def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path, str], str]]:
+    """``flwr run`` in a folder, with a run config: what it prints; it starts one SuperLink."""
+    home = tmp_path_factory.mktemp("home") / "flower"
+    environment = flower_environment(home) | {"PYTHONPATH": str(ROOT)}
+
+    def run(where: Path, config: str) -> str:
         done = subprocess.run(
-            ["flwr", "run", ".", "--stream", "--run-config", f'rounds=2 out="{theirs}"'],
-            cwd=ROOT,
-            env=flower_environment(home),
+            ["flwr", "run", ".", "--stream", "--run-config", config],
+            cwd=where,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=240,
         )
-        assert (theirs / "summary.json").exists(), done.stdout + done.stderr
-    finally:
-        end_processes(str(home))  # the SuperLink that `flwr run` leaves running
-    streamed = done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    yield run
+    end_processes(str(home))  # the SuperLink that `flwr run` leaves running
+
+
+def test_flower_runs_the_app_with_its_own_command(
+    flower: Callable[[Path, str], str], start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """``flwr run .`` ends with the bits of ``bouquet simulate``."""
+    ours, theirs = start(rounds=2, nodes=2), tmp_path / "theirs"
+    streamed = flower(ROOT, f'rounds=2 out="{theirs}"')
+    assert (theirs / "summary.json").exists(), streamed
     assert f"The run's folder is {theirs}" in streamed
     assert re.search(r"apfl round 2/2 .* personal accuracy 0\.\d+\n", streamed)
     assert Run(theirs).sha == ours.sha
+
+
+def test_the_example_runs_with_flowers_own_command(flower: Callable[[Path, str], str]) -> None:
+    """Personal models are right where one model for all cannot be: no client has all digits."""
+    said = flower(ROOT / "examples" / "flower_app", "num-server-rounds=3")
+    found = dict(re.findall(r"(shared|personal) accuracy (\d\.\d+)", said))
+    assert float(found["personal"]) > float(found["shared"]), said
 
 
 def flower_environment(home: Path) -> dict[str, str]:

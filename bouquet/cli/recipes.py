@@ -1,6 +1,6 @@
 """The papers' experiments on a terminal."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -12,20 +12,20 @@ from bouquet.reproduction.recipe import PAPERS, Recipe
 COLOURS = {REPRODUCED: "green", "yes": "green", "no": "red"}
 
 
-def show_recipes(recipes: Sequence[Recipe], committed: Container[str]) -> None:
+def show_recipes(recipes: Sequence[Recipe], committed: Mapping[str, str]) -> None:
     """Print the experiments there are, the cheapest first.
 
     Parameters
     ----------
     recipes : sequence of Recipe
         All of them.
-    committed : container of str
-        Those whose results are there already.
+    committed : mapping of str to str
+        Those whose results are there already, with the marks of what these were made from.
     """
     table = Table("recipe", "paper", "what it is", "about", "results", header_style="bold")
     for one in sorted(recipes, key=lambda one: (one.total_minutes, one.name)):
         what = f"{one.place}: {one.title}" + f" [dim]({one.fraction})" * bool(one.fraction)
-        there = "[green]committed" if one.name in committed else "–"
+        there = _there(one, committed.get(one.name))
         table.add_row(one.name, one.paper, what, _long(one.total_minutes), there)
     out.print(table)
     for name, words in PAPERS.items():
@@ -46,6 +46,12 @@ def show_outcome(recipe: Recipe, found: Outcome, place: Path) -> None:
         out.print(f"{claim.says}: {_said(claim.holds)} ({claim.numbers})", soft_wrap=True)
     words = f"{recipe.paper}, {recipe.place}; table.csv, figure.png, result.json: {place}"
     out.print(words, highlight=False, soft_wrap=True)
+
+
+def _there(recipe: Recipe, mark: str | None) -> str:
+    if mark is None:
+        return "–"
+    return "[green]committed" if recipe.is_of(mark) else "[yellow]of an earlier recipe"
 
 
 def _long(minutes: float) -> str:

@@ -19,7 +19,12 @@ tenth), of the published one. *Same order* is one further off where all entries 
 than a point apart are in the paper's order. Ours are ± their standard deviation over seeds, the
 difference ± the standard error of our mean. A seed that diverged is in no mean, and where one did,
 nothing is reproduced. No number was tuned on test data: what was chosen was chosen on a part of
-each client's training data.
+each client's training data. Where ours differed we looked for the reason, also in the code that
+authors published; where that changed a recipe, its note says what came out before.
+"""
+
+EARLIER = """**Of an earlier recipe:** its keys have changed since these results were made; what is
+said below of settings and reasons is said of the new one.
 """
 
 
@@ -51,7 +56,8 @@ def _overview(found: dict[str, Outcome | None]) -> str:
         held = sum(claim.holds == "yes" for claim in one.claims)
         claims = f"{held} of {len(one.claims)}" if one.claims else ""
         hours = f"{one.about['hours']:.2f}"
-        cells = [f"[{name}](#{name})", str(len(verdicts)), *counts, claims, hours]
+        earlier = " (of an earlier recipe)" * _earlier(find(name), one)
+        cells = [f"[{name}](#{name}){earlier}", str(len(verdicts)), *counts, claims, hours]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -62,6 +68,8 @@ def _section(recipe: Recipe, found: Outcome | None, results: Path) -> str:
         words.append(f"**Not the whole experiment:** {recipe.fraction}\n")
     if found is None:
         return "\n".join([*words, f"Not run yet: `bouquet reproduce {recipe.name}`.\n"])
+    if _earlier(recipe, found):
+        words.append(EARLIER)
     if found.numbers:
         words += ["| | measure | paper | ours | difference | |", "|---|---|---|---|---|---|"]
         words += [_row(one) for one in found.numbers]
@@ -86,15 +94,15 @@ def _section(recipe: Recipe, found: Outcome | None, results: Path) -> str:
     if (results / recipe.name / "figure.png").exists():
         words.append(f"![{recipe.title}](../reproduce/results/{recipe.name}/figure.png)\n")
     told = found.about
-    if told.get("mark", recipe.mark) != recipe.mark:
-        words.append(
-            "**Of an earlier recipe:** its keys have changed since these results were made.\n"
-        )
     words.append(
         f"Seeds {', '.join(map(str, told['seeds']))}; {told['hours']:.2f} core hours on "
         f"{told['machine']}; commit {told['commit'] or 'unknown'}, torch {told['torch']}.\n"
     )
     return "\n".join(words)
+
+
+def _earlier(recipe: Recipe, found: Outcome) -> bool:
+    return not recipe.is_of(found.about.get("mark", ""))
 
 
 def _list(told: Iterable[str]) -> list[str]:

@@ -212,6 +212,10 @@ class Recipe:
         here = str(folder().absolute())  # of a file of code, where it is beside the recipes
         return hashlib.sha256(words.replace(here, "").encode()).hexdigest()[:12]
 
+    def is_of(self, mark: str) -> bool:
+        """Whether results with a mark are this recipe's; older ones have none."""
+        return mark in ("", self.mark)
+
     @property
     def tuned(self) -> bool:
         """Whether anything is chosen on validation data."""
@@ -249,9 +253,12 @@ def names() -> list[str]:
     return sorted(path.stem for path in folder().glob("*.toml"))
 
 
-def committed() -> set[str]:
-    """The recipes whose results are beside them."""
-    return {path.parent.name for path in folder().glob("results/*/result.json")}
+def committed() -> dict[str, str]:
+    """The recipes whose results are beside them, and the marks of what these were made from."""
+    return {
+        path.parent.name: json.loads(path.read_text(encoding="utf-8"))["about"].get("mark", "")
+        for path in folder().glob("results/*/result.json")
+    }
 
 
 def find(name: str, *, quick: bool = False) -> Recipe:

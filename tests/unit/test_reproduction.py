@@ -692,8 +692,10 @@ def test_recipes_are_listed_by_what_they_cost(
     for name, minutes in (("a", 300), ("b", 2), ("c", 30)):
         text = RECIPE.replace("seeds = [0, 1]", f"seeds = [0, 1]\nminutes = {minutes}")
         (tmp_path / f"{name}.toml").write_text(text)
-    (tmp_path / "results" / "b").mkdir(parents=True)
-    (tmp_path / "results" / "b" / "result.json").write_text("{}")
+    for name, about in (("b", {}), ("c", {"mark": "another"})):
+        (tmp_path / "results" / name).mkdir(parents=True)
+        result = json.dumps({"about": about})
+        (tmp_path / "results" / name / "result.json").write_text(result)
     monkeypatch.setattr("bouquet.reproduction.recipe.folder", lambda: tmp_path)
     code, out = cli(monkeypatch, capfd)
     rows = [line for line in out.splitlines() if "table 9" in line]
@@ -701,6 +703,7 @@ def test_recipes_are_listed_by_what_they_cost(
     assert [re.findall(r"\w+", row)[0] for row in rows] == ["b", "c", "a"]
     assert ["4 min" in rows[0], "60 min" in rows[1], "10.0 h" in rows[2]] == [True] * 3
     assert ["committed" in row for row in rows] == [True, False, False]
+    assert ["of an" in row for row in rows] == [False, True, False]  # an earlier recipe
     assert all("apfl" in row and "two schemes" in row for row in rows)
 
 

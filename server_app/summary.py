@@ -128,6 +128,7 @@ def summary_of(
     gains = [_gain(row, measures) for row in rows]
     summary["helped"] = sum(gain > 0 for gain in gains)
     summary["hurt"] = sum(gain < 0 for gain in gains)
+    summary["examples"] = _examples(rows, gains)
     if metric.said:
         summary["metric"] = metric.said
     summary |= _spreads(rows, measures)
@@ -203,6 +204,17 @@ def _spreads(
             if spread:
                 by_measure[what.name] = spread
     return spreads
+
+
+def _examples(rows: Sequence[Row], gains: Sequence[float]) -> dict[str, float]:
+    """How many examples clients train on, on average: all, and those who are helped or hurt."""
+    sizes = [row["train_examples"] for row in rows]
+    groups = {
+        "mean": sizes,
+        "helped": [size for size, gain in zip(sizes, gains, strict=True) if gain > 0],
+        "hurt": [size for size, gain in zip(sizes, gains, strict=True) if gain < 0],
+    }
+    return {name: float(np.mean(found)) for name, found in groups.items() if found}
 
 
 def _gain(row: Row, measures: Sequence[Measure]) -> float:

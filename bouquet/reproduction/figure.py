@@ -101,7 +101,7 @@ def followed_in(recipe: Recipe) -> str:
     It is of every round, also where the best of them counts.
     """
     measured = next((one for entry in recipe.entries for one in entry.published), "")
-    by = measured or (recipe.claims[0].by if recipe.claims else BY)
+    by = measured or (recipe.claims[0].by[0] if recipe.claims else BY)
     return by.removeprefix(BEST).rpartition(".")[0]
 
 

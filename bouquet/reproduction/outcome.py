@@ -263,11 +263,12 @@ def _verdict(one: Number, others: Sequence[Number]) -> str:
 
 def _held(claim: Claim, entries: Sequence[Entry], summaries: Summaries) -> Held:
     label = {entry.name: entry.label for entry in entries}
-    found = [_spread(summaries[name], claim.by) for name in claim.better]
-    sign = -1 if is_better_low(claim.by) else 1
+    places = list(zip(claim.better, claim.by, strict=True))
+    found = [_spread(summaries[name], measure) for name, measure in places]
+    sign = -1 if is_better_low(claim.by[0]) else 1
     worst = "yes"
-    for (one, first), (other, second) in pairwise(zip(claim.better, found, strict=True)):
-        gaps = _gaps(summaries[one], summaries[other], claim.by)
+    for (one, first), (other, second) in pairwise(zip(places, found, strict=True)):
+        gaps = _gaps(summaries, one, other)
         if not gaps:
             worst = UNKNOWN
             break
@@ -276,16 +277,17 @@ def _held(claim: Claim, entries: Sequence[Entry], summaries: Summaries) -> Held:
             continue
         error = 0.0 if gap.std is None else gap.std / math.sqrt(len(gaps))
         worst = "no" if not -gap.mean <= 2 * error or worst == "no" else "within noise"
+    itself = len(set(claim.by)) > 1
     numbers = ", ".join(
-        f"{label[name]} {one.mean:.2f}{_out(_diverged(summaries[name]), len(summaries[name]))}"
-        for name, one in zip(claim.better, found, strict=True)
+        f"{label[name]}{f', {measure}' * itself} {one.mean:.2f}"
+        f"{_out(_diverged(summaries[name]), len(summaries[name]))}"
+        for (name, measure), one in zip(places, found, strict=True)
     )
     return Held(claim.says, worst, numbers)
 
 
-def _gaps(
-    one: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]], measure: str
-) -> list[float]:
+def _gaps(summaries: Summaries, one: tuple[str, str], other: tuple[str, str]) -> list[float]:
     """The differences over the seeds that both have, whose clients and data are the same."""
-    both = [(a, b) for a, b in zip(one, other, strict=False) if a and b]
-    return [value(a, measure) - value(b, measure) for a, b in both]
+    (name, measure), (twin, its) = one, other
+    both = zip(summaries[name], summaries[twin], strict=False)
+    return [value(a, measure) - value(b, its) for a, b in both if a and b]

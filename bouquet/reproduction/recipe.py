@@ -118,15 +118,15 @@ class Claim:
         In words.
     better : tuple of str
         Entries of which each does at least as well as the next.
-    by : str
-        The measure.
+    by : tuple of str
+        The measure of each; one and the same, but where an entry is compared with itself.
     why : str
         Why we think it does not hold, for where it does not.
     """
 
     says: str
     better: tuple[str, ...]
-    by: str
+    by: tuple[str, ...]
     why: str = ""
 
 
@@ -369,8 +369,15 @@ def _claim(told: Mapping[str, Any], known: list[str], path: Path) -> Claim:
     for one in better:
         if one not in known:
             raise BadInput(f"{path}: [[claims]] better must name runs, not {one!r}.")
-    by = _text(told, "by", path) or BY
-    _refuse_unknown_best(by, path)
+    told_by = told.get("by", BY)
+    by = tuple(told_by) if isinstance(told_by, list) else (told_by,) * len(better)
+    if len(by) != len(better) or not all(isinstance(one, str) and one for one in by):
+        raise BadInput(
+            f"{path}: [[claims]] by must be a measure, or a list of one for each of better, "
+            f"not {told_by!r}."
+        )
+    for one in by:
+        _refuse_unknown_best(one, path)
     return Claim(_text(told, "says", path, needed=True), better, by, _text(told, "why", path))
 
 

@@ -134,6 +134,11 @@ def test_a_client_without_a_number_is_in_no_mean(
     assert "clients" not in run.summary["personal"]["loss"]
     assert run.events[-1]["metrics"]["personal_r2"] == pytest.approx(np.mean(known))
     assert run.summary["helped"] + run.summary["hurt"] <= 3
+    gain = {one: float(rows[one]["personal_r2"]) - float(rows[one]["shared_r2"]) for one in "abc"}
+    helped = [int(rows[one]["train_examples"]) for one in "abc" if gain[one] > 0]
+    examples = run.summary["examples"]
+    assert examples.get("helped", 0.0) == pytest.approx(np.mean(helped or [0]))
+    assert examples["mean"] == np.mean([int(row["train_examples"]) for row in run.clients])
     history = [json.loads(one) for one in (run.path / "history.jsonl").read_text().splitlines()]
     assert history[-1]["personal_r2"][history[-1]["clients"].index(FLAT)] is None
 

@@ -109,6 +109,11 @@ def test_quick_is_fewer_rounds_and_seeds(tmp_path: Path) -> None:
         ('title = "two schemes"', "", "title must be text, not ''"),
         ('name = "own"', 'name = "shared"', "every run must have a name of its own"),
         ('better = ["own", "shared"]', 'better = ["me"]', "better must name runs, not 'me'"),
+        (
+            'better = ["own", "shared"]',
+            'better = ["own", "shared"]\nby = ["examples.mean"]',
+            "by must be a measure, or a list of one for each of better, not ['examples.mean']",
+        ),
         ("rounds = 2", "rounds = [1, 2]", "rounds must be one value, not [1, 2]"),
         ("rounds = 2", "rounds = ", "is not TOML"),
         (
@@ -189,6 +194,20 @@ def test_a_claim_holds_or_not(
 ) -> None:
     found = outcome(recipe, {"own": summaries(own), "shared": summaries(shared)}, {})
     assert [claim.holds for claim in found.claims] == [holds]
+
+
+def test_a_claim_can_compare_two_numbers_of_one_entry(tmp_path: Path) -> None:
+    """Such as how many examples those who are hurt have, beside everybody."""
+    text = RECIPE.replace(
+        'better = ["own", "shared"]',
+        'better = ["own", "own"]\nby = ["examples.mean", "examples.hurt"]',
+    )
+    recipe = find(written(tmp_path, text))
+    for hurt, holds in ((60.0, "yes"), (90.0, "no")):
+        told = [{"examples": {"mean": 84.0, "hurt": hurt}}] * 2
+        (claim,) = outcome(recipe, {"own": told, "shared": told}, {}).claims
+        assert claim.holds == holds
+        assert claim.numbers == f"own, examples.mean 84.00, own, examples.hurt {hurt:.2f}"
 
 
 def test_a_reproduction_goes_on_where_it_stopped(recipe: Recipe, tmp_path: Path) -> None:

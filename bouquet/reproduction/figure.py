@@ -55,8 +55,9 @@ def _figure(recipe: Recipe, found: Outcome, out: Path) -> Any:
     schemes = {entry.name: scheme_of(recipe, entry) for entry in recipe.entries}
     for axis, measure in zip(axes, measures, strict=False):
         _beside(axis, found, measure, schemes)
+    looks = _looks(recipe, settings)
     for axis, (setting, own) in zip(axes[len(measures) :], settings.items(), strict=False):
-        _course(axis, own, groups, recipe)
+        _course(axis, own, groups, recipe, looks)
         axis.set_title(setting)
         axis.sharey(axes[len(measures)])
     # Nothing in it hides a point: all of it is below the axes.
@@ -132,19 +133,29 @@ def in_settings(labels: Sequence[str]) -> dict[str, dict[str, int]]:
     return found
 
 
+def _looks(recipe: Recipe, settings: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Any]]:
+    """How each line is drawn, in whichever panels it is."""
+    named = {label: place for own in settings.values() for label, place in own.items()}
+    schemes = [scheme_of(recipe, recipe.entries[place]) for place in named.values()]
+    return dict(zip(named, lines_of(schemes), strict=True))
+
+
 def _course(
-    axis: Any, own: Mapping[str, int], groups: Sequence[tuple[str, Group]], recipe: Recipe
+    axis: Any,
+    own: Mapping[str, int],
+    groups: Sequence[tuple[str, Group]],
+    recipe: Recipe,
+    looks: Mapping[str, dict[str, Any]],
 ) -> None:
     followed = followed_in(recipe)
     times = 100 if is_percent(followed) else 1
     late = followed.startswith(LATE)
-    lines = lines_of([scheme_of(recipe, recipe.entries[place]) for place in own.values()])
-    for (label, place), line in zip(own.items(), lines, strict=True):
+    for label, place in own.items():
         _, group = groups[place]
         if not group.runs:  # it diverged with every seed
             continue
         rounds, mean = _adaptation(group, followed) if late else _rounds(group, followed)
-        axis.plot(rounds, [times * one for one in mean], label=label, markevery=0.1, **line)
+        axis.plot(rounds, [times * one for one in mean], label=label, markevery=0.1, **looks[label])
     axis.set(xlabel="rounds after joining" if late else "round", ylabel=_words(f"{followed}.mean"))
 
 

@@ -4,6 +4,7 @@ Nothing here knows about messages; ``bouquet.client_app.main`` translates.
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -177,7 +178,8 @@ class Node:
         payload = self._checked(payload_tree, clients)
         there = self._there(payload)
         result = Result()
-        for chunk, states in self._chunks(clients, round_ + 1, self._plan(), result):
+        plan, parts = self._adaptation(adapt), self.settings.parts
+        for chunk, states in self._chunks(clients, round_ + 1, plan, result, parts):
             received, personal = self._received(there, clients, chunk), self._there(stack(states))
             models = self._evaluate_chunk(round_, chunk, received, personal, result, adapt)
             result.clients += chunk
@@ -190,19 +192,24 @@ class Node:
         return result
 
     def _chunks(
-        self, clients: Sequence[str], before: int, plan: Plan, result: Result
+        self,
+        clients: Sequence[str],
+        before: int,
+        plan: Plan,
+        result: Result,
+        judged: Sequence[str] = (),
     ) -> Iterator[tuple[list[str], list[Any]]]:
         """Chunks of clients with their personal states; those without a usable one fail."""
         scheme, most = self.settings.scheme, self.settings.run.cohort_chunk
-        data = self.problem.data
-        held = max((len(data.clients[c].train) for c in clients if c in data.clients), default=0)
-        drawn = plan.draws(plan.steps) * max(1, plan.batch_size)
+        work = [self._load(client, plan, judged) for client in clients]
+        steps = max((steps for steps, _ in work), default=0)
         for chunk in cohort.chunks(
             clients,
+            [load for _, load in work],
             self.problem.work,
-            int(drawn + scheme.looks() * held) * data.x[:1].nbytes,
+            self.problem.data.x[:1].nbytes,
             1 if scheme.alone else most,
-            cohort.records(self.problem.work, plan.steps, plan.batch_size),
+            cohort.records(self.problem.work, steps, plan.batch_size),
         ):
             states: dict[str, Any] = {}
             for client in chunk:
@@ -216,6 +223,15 @@ class Node:
             if states:
                 yield list(states), side_by_side(list(states.values()))
 
+    def _load(self, client: str, plan: Plan, judged: Sequence[str]) -> tuple[int, int]:
+        """How many local steps a client takes, and how many examples it goes through."""
+        data = self.problem.data.clients.get(client)
+        if data is None:  # the pool, which is alone, or somebody this node refuses
+            return plan.steps, 0
+        held, steps = len(data.train), plan.local_steps(len(data.train))
+        seen = plan.draws(steps) * plan.size(held) + math.ceil(self.settings.scheme.looks() * held)
+        return steps, seen + max((len(getattr(data, part)) for part in judged), default=0)
+
     def _evaluate_chunk(
         self,
         round_: int,
@@ -228,16 +244,14 @@ class Node:
         started = time.perf_counter()
         scheme, task, run = self.settings.scheme, self.problem.work, self.settings.run
         work = self._work(round_, clients)
-        adapts = scheme.adapts()
-        looks = adapts > 0 or scheme.looks() > 0
+        looks = scheme.adapts() > 0 or scheme.looks() > 0
         differ = scheme.stateful or looks or bool(scheme.payload_rows) or adapt >= 0
+        plan = self._adaptation(adapt)
         if adapt >= 0:
-            plan = Plan(adapt * run.local_steps, adapt * run.local_epochs, run.batch_size)
             batches = self._batches(clients, plan, "join", round_)
             seen = self._looked_through(clients, "join", round_)
             own = cohort.newcomers(scheme, work, payload, batches, run.cohort, seen)
         elif differ:
-            plan = Plan(adapts, 0, run.batch_size)
             batches = self._batches(clients, plan, "adapt", round_)
             seen = self._looked_through(clients, "adapt", round_)
             own = cohort.predictors(scheme, work, payload, personal, batches, run.cohort, seen)
@@ -393,6 +407,13 @@ class Node:
     def _plan(self) -> Plan:
         run, draws = self.settings.run, self.settings.scheme.draws
         return Plan(run.local_steps, run.local_epochs, run.batch_size, draws)
+
+    def _adaptation(self, adapt: int) -> Plan:
+        """The work before clients predict; of newcomers, as much as in so many rounds."""
+        run = self.settings.run
+        if adapt < 0:
+            return Plan(self.settings.scheme.adapts(), 0, run.batch_size)
+        return Plan(adapt * run.local_steps, adapt * run.local_epochs, run.batch_size)
 
     def _checked(self, payload: Tree, clients: Sequence[str]) -> Any:
         """The payload's record, or a refusal of one that does not fit the model."""

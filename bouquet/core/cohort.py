@@ -34,10 +34,13 @@ _warned_of: set[type[nn.Module]] = set()
 _warning = threading.Lock()
 
 # Measured on 2 cores: past this many bytes of weights a chunk falls out of the cache and gains
-# nothing more, or, with steps that are recorded, loses time; past this many bytes of examples it
-# only costs memory.
+# nothing more, or, with steps that are recorded, loses time. Past this many bytes of examples it
+# does not fit into the heap that the C library gives a thread, 64 MB, and is taken from the system
+# anew each time, page by page (measured: up to two fifths of a run).
 CHUNK_WEIGHTS, CHUNK_WEIGHTS_RECORDED = 48 * 2**20, 7 * 2**20
-CHUNK_EXAMPLES = 256 * 2**20
+CHUNK_EXAMPLES = 60 * 2**20
+# However few clients a chunk has, a step of it takes as long as so many clients' parts of one more.
+STEP = 4
 # A GPU has no such cache and must be kept busy; so much of both leaves room for the rest of a step
 # on a small one. Not measured.
 GPU_TIMES = 8
@@ -82,28 +85,56 @@ def records(task: Task, steps: int, examples: int) -> bool:
 
 
 def chunks(
-    clients: Sequence[str], task: Task, example_bytes: int, most: int, recorded: bool = False
+    clients: Sequence[str],
+    loads: Sequence[int],
+    task: Task,
+    example_bytes: int,
+    most: int,
+    recorded: bool = False,
 ) -> list[list[str]]:
-    """Divide clients into chunks of nearly equal size.
+    """Divide clients into chunks, those with most to do first.
+
+    In a chunk everybody is padded to the one with most to do, so those with about as much are
+    together. Where all have as much, they keep their order, in chunks of nearly equal size.
 
     Parameters
     ----------
     clients : sequence of str
-        In the order to keep.
+        Who works.
+    loads : sequence of int
+        The examples that each of them goes through.
     task : Task
         Its model's size limits a chunk.
     example_bytes : int
-        What one client's batches of a round take.
+        What an example takes.
     most : int
         The user's limit; 0 for none.
     recorded : bool
         Whether steps are.
     """
-    by_examples = _times(task) * CHUNK_EXAMPLES // max(1, example_bytes)
-    limit = most or max(1, min(most_rows(task, recorded), by_examples))
-    count = -(-len(clients) // limit)
-    bounds = [len(clients) * place // max(1, count) for place in range(count + 1)]
-    return [list(clients[a:b]) for a, b in pairwise(bounds)]
+    order = sorted(range(len(clients)), key=lambda place: -loads[place])
+    room, found = _times(task) * CHUNK_EXAMPLES, []
+    for start, end in _alike([loads[place] for place in order], 0, len(order)):
+        by_examples = room // max(1, loads[order[start]] * example_bytes)
+        limit = most or max(1, min(most_rows(task, recorded), by_examples))
+        count = -(-(end - start) // limit)
+        bounds = [start + (end - start) * place // max(1, count) for place in range(count + 1)]
+        found += [[clients[place] for place in order[a:b]] for a, b in pairwise(bounds)]
+    return found
+
+
+def _alike(loads: Sequence[int], start: int, end: int) -> list[tuple[int, int]]:
+    """Where falling loads are parted, if what the smaller ones are spared is worth more steps."""
+    if start == end or loads[start] == loads[end - 1]:
+        return [(start, end)] * (start < end)
+    saved = {
+        place: (loads[start] - loads[place]) * (end - place) - loads[place] * STEP
+        for place in range(start + 1, end)
+    }
+    best = max(saved, key=saved.__getitem__)
+    if saved[best] <= 0:
+        return [(start, end)]
+    return _alike(loads, start, best) + _alike(loads, best, end)
 
 
 def most_rows(task: Task, recorded: bool) -> int:

@@ -57,10 +57,11 @@ def supernode(policy: str) -> None:
     from bouquet.deploy.keepalive import keep_alive
     from bouquet.deploy.requests import ask_through
     from bouquet.deploy.versions import TellVersion
-    from bouquet.flower.private import flower_supernode
+    from bouquet.flower.private import answer_for_killed_apps, flower_supernode
 
     _start_executor(sys.argv, lambda: node_executor(policy))
     keep_alive()
+    answer_for_killed_apps()
     ask_through(TellVersion())
     flower_supernode()
 

@@ -321,6 +321,30 @@ def answer_with(look_at: Callable[[bytes], None], app: Callable[[], Any]) -> Non
     )
 
 
+def answer_for_killed_apps() -> None:
+    """Have a SuperNode answer for a killed app also if it had not fetched its message yet.
+
+    Flower's answers for those that had. Of others it would wait for a reply for ever, and take no
+    message meanwhile.
+    """
+    state = import_module("flwr.supernode.nodestate.in_memory_nodestate").InMemoryNodeState
+    answer = state._on_task_tokens_expired
+    if answer.__module__ == __name__:
+        return
+
+    def answer_for_all(self: Any, tasks: Any) -> None:
+        # Whoever would have fetched them is dead: a node has one message at a time.
+        runs = {task.run_id for task in tasks}
+        with self.lock_msg_store:
+            for name, entry in self.msg_store.items():
+                if entry.message.metadata.run_id in runs and not entry.is_retrieved:
+                    entry.is_retrieved = True
+                    self.record_message_processing_start(name)
+        answer(self, tasks)
+
+    state._on_task_tokens_expired = answer_for_all
+
+
 def _replaced(module: Any, **ours: object) -> None:
     """Put functions of ours in a module of Flower's; one that has none of the name is refused.
 

@@ -75,17 +75,13 @@ def _section(recipe: Recipe, found: Outcome | None, results: Path) -> str:
         words += [_row(one) for one in found.numbers]
         words.append("")
         off = {one.entry for one in found.numbers if one.verdict != REPRODUCED}
-        words += _list(
-            f"**{one.label}:** {one.why}" for one in recipe.entries if one.why and one.name in off
-        )
+        words += _reasons("**", ((one.label, one.why) for one in recipe.entries if one.name in off))
     if found.claims:
         words += ["| the paper says | holds | ours |", "|---|---|---|"]
         words += [f"| {one.says} | {one.holds} | {one.numbers} |" for one in found.claims]
         words.append("")
         fail = {one.says for one in found.claims if one.holds != "yes"}
-        words += _list(
-            f"*{one.says}:* {one.why}" for one in recipe.claims if one.why and one.says in fail
-        )
+        words += _reasons("*", ((one.says, one.why) for one in recipe.claims if one.says in fail))
     if found.choices:
         words.append("Chosen on validation data, before the test data were looked at:\n")
         words += _list(f"{one.label}: {one.told}" for one in found.choices)
@@ -103,6 +99,14 @@ def _section(recipe: Recipe, found: Outcome | None, results: Path) -> str:
 
 def _earlier(recipe: Recipe, found: Outcome) -> bool:
     return not recipe.is_of(found.about.get("mark", ""))
+
+
+def _reasons(mark: str, told: Iterable[tuple[str, str]]) -> list[str]:
+    """Why numbers or claims differ, each reason once, after all that it is the reason of."""
+    about: dict[str, list[str]] = {}
+    for one, why in told:
+        about.setdefault(why, []).append(one)
+    return _list(f"{mark}{'; '.join(own)}:{mark} {why}" for why, own in about.items() if why)
 
 
 def _list(told: Iterable[str]) -> list[str]:

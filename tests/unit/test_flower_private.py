@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -59,6 +60,7 @@ from bouquet.flower.private import (
     SubprocessExecutor,
     TaskIdentity,
     UnregisterNodeRequest,
+    answer_for_killed_apps,
     answer_with,
     build_fab_from_disk,
     build_fab_from_files,
@@ -227,6 +229,36 @@ def test_calm_database(monkeypatch: pytest.MonkeyPatch) -> None:
     for one in range(3):
         state._cleanup_expired_task_tokens(one)
     assert tidied == [0]
+
+
+@pytest.mark.parametrize("fetched", [True, False])
+def test_a_node_answers_for_a_killed_app(monkeypatch: pytest.MonkeyPatch, fetched: bool) -> None:
+    """Whether the app was killed before it had fetched the message or after."""
+    home = import_module("flwr.supernode.nodestate.in_memory_nodestate")
+    store = import_module("flwr.supercore.object_store.in_memory_object_store")
+    kind = home.InMemoryNodeState
+    monkeypatch.setattr(kind, "_on_task_tokens_expired", kind._on_task_tokens_expired)
+    for what in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, what, 1)
+    answer_for_killed_apps()
+    answer_for_killed_apps()  # once is enough
+    node = kind(store.InMemoryObjectStore())
+    task = node.create_task(task_type="flwr-clientapp", run_id=1, fab_hash="")
+    message = Message(RecordDict(), dst_node_id=3, message_type=MessageType.TRAIN)
+    give_id(message, "asked")
+    node.store_message(message)
+    assert node.claim_task(task)
+    assert node.activate_task(task)
+    if fetched:
+        assert node.get_messages(is_reply=False)
+        node.record_message_processing_start("asked")
+    assert not node.get_messages(is_reply=True)
+    for record in node.task_token_store.values():  # no heartbeat for long
+        record.active_until -= timedelta(hours=1)
+    (reply,) = node.get_messages(is_reply=True)
+    assert reply.metadata.reply_to_message_id == "asked"
+    assert reply.error.code == ErrorCode.CLIENT_APP_CRASHED
+    assert node.get_message_processing_duration("asked") >= 0
 
 
 def test_how_a_node_signs(monkeypatch: pytest.MonkeyPatch) -> None:

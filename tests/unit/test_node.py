@@ -194,7 +194,7 @@ def test_a_client_that_lives_elsewhere_is_reported_and_nobody_else_is_affected(s
     node = host(settings, MemoryStore(), clients=["000", "001"])
     result = train(node, ["000", "003", "001", "nobody"])
     assert result.failures == dict.fromkeys(["003", "nobody"], "this node does not host it")
-    assert result.clients == ["000", "001"]
+    assert sorted(result.clients) == ["000", "001"]
     alone = train(host(settings, MemoryStore()), ["000", "001"])
     assert_near(result.mean, alone.mean, tolerance=0)
 
@@ -215,7 +215,7 @@ def test_a_damaged_state_file_fails_its_client_alone(tmp_path: Path, damage: str
     trained = train(again, ALL, round_=2)
     evaluated = again.evaluate(2, ALL, payload(again), None)
     for result in (trained, evaluated):
-        assert result.clients == healthy
+        assert sorted(result.clients) == healthy
         assert list(result.failures) == ["003"]
         assert str(path) in result.failures["003"]
     assert path.read_bytes() == before
@@ -240,17 +240,18 @@ def test_both_models_are_judged_on_each_clients_own_test_data() -> None:
     sent = payload(node, shift=0.01)
     result = node.evaluate(1, ALL, sent, None)
     task, shared = node.problem.task, {name.removeprefix("w/"): t for name, t in sent.items()}
-    for place, client in enumerate(ALL):
+    for client in ALL:
         personal = node.store.load(own_state(node, client, 1, 0.0).identity, before=2)
         assert personal is not None
         kept = personal.tensors
         v = {name.removeprefix("v/"): t for name, t in kept.items() if name.startswith("v/")}
         own = mix(v, shared, personal.tensors["alpha"])
-        assert measured(result, "shared", place) == by_hand(node, task, shared, client)
-        assert measured(result, "personal", place) == by_hand(node, task, own, client)
+        assert measured(result, "shared", client) == by_hand(node, task, shared, client)
+        assert measured(result, "personal", client) == by_hand(node, task, own, client)
 
 
-def measured(result: Result, whose: str, place: int) -> Any:
+def measured(result: Result, whose: str, client: str) -> Any:
+    place = result.clients.index(client)
     pair = [result.metrics[f"{whose}_{what}"][place] for what in ("loss", "accuracy")]
     return pytest.approx(pair, abs=1e-12)
 
@@ -279,10 +280,10 @@ def test_each_clients_predictor_is_the_model_it_was_judged_with(
     node = host(configured(scheme), MemoryStore())
     train(node, ALL)
     result = node.evaluate(1, ALL, payload(node, shift=0.01), tmp_path)
-    for place, client in enumerate(ALL):
+    for client in ALL:
         model = load_file(tmp_path / f"{client}.safetensors")
         judged = by_hand(node, node.problem.task, model, client)
-        assert measured(result, "personal", place) == judged
+        assert measured(result, "personal", client) == judged
 
 
 def test_a_predictor_stays_in_its_folder_whatever_the_client_is_called(tmp_path: Path) -> None:
@@ -302,22 +303,64 @@ def test_a_predictor_stays_in_its_folder_whatever_the_client_is_called(tmp_path:
 
 @checked(deadline=None)
 @given(st.integers(0, 40), st.integers(0, 9), st.integers(0, 2**30), st.booleans())
-def test_chunks_keep_the_order_and_are_nearly_equal(
+def test_chunks_of_equal_clients_keep_the_order_and_are_nearly_equal(
     count: int, most: int, example_bytes: int, recorded: bool
 ) -> None:
     task = problem(configured()).task
     clients = [str(number) for number in range(count)]
-    found = cohort.chunks(clients, task, example_bytes, most, recorded)
+    found = cohort.chunks(clients, [1] * count, task, example_bytes, most, recorded)
     assert list(itertools.chain(*found)) == clients
     sizes = [len(chunk) for chunk in found]
     assert not sizes or max(sizes) - min(sizes) <= 1
     assert not sizes or max(sizes) <= (most or count)
 
 
+@checked(deadline=None)
+@given(st.lists(st.integers(0, 3000), max_size=60), st.integers(0, 2**20))
+def test_chunks_of_unequal_clients_are_of_similar_ones(loads: list[int], size: int) -> None:
+    task = problem(configured()).task
+    clients = [f"{number:02}" for number in range(len(loads))]
+    load = dict(zip(clients, loads, strict=True))
+    found = cohort.chunks(clients, loads, task, size, most=0)
+    assert sorted(itertools.chain(*found)) == sorted(clients)
+    falling = [load[client] for chunk in found for client in chunk]
+    assert falling == sorted(loads, reverse=True)
+    padded = [len(chunk) * max(load[client] for client in chunk) * size for chunk in found]
+    alone = [len(chunk) == 1 for chunk in found]
+    assert all(one <= cohort.CHUNK_EXAMPLES or own for one, own in zip(padded, alone, strict=True))
+
+
+def test_a_few_with_far_more_to_do_are_apart() -> None:
+    task = problem(configured()).task
+    clients = [str(number) for number in range(100)]
+    loads = [1000 if number in (7, 70) else 100 for number in range(100)]
+    few, rest = cohort.chunks(clients, loads, task, 1, most=0)
+    assert few == ["7", "70"]
+    assert len(rest) == 98
+
+
 def test_a_chunk_is_limited_by_what_its_examples_take() -> None:
     task = problem(configured()).task
-    found = cohort.chunks(ALL, task, cohort.CHUNK_EXAMPLES // 2, most=0)
+    loads = [cohort.CHUNK_EXAMPLES // 8] * len(ALL)
+    found = cohort.chunks(ALL, loads, task, example_bytes=4, most=0)
     assert [len(chunk) for chunk in found] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("epochs", [0, 2])
+def test_passes_over_the_data_are_as_limited_as_steps(
+    epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of a round are in memory at once, whichever way local work is told."""
+    node = host(configured(local_epochs=epochs, local_steps=0 if epochs else 40), MemoryStore())
+    taken: list[int] = []
+
+    def noted(*given: Any) -> tuple[Any, Any]:
+        taken.append(given[4].x.nbytes)
+        return cohort.update(*given)
+
+    monkeypatch.setattr(cohort, "CHUNK_EXAMPLES", most := 600_000)
+    train(replace(node, update=noted), ALL)
+    assert max(taken) <= most < sum(taken)
 
 
 def test_what_cannot_be_batched_runs_client_by_client() -> None:

@@ -632,6 +632,8 @@ def test_reasons_are_given_where_ours_differ(
     assert "- **FedAvg:** other data" in ill
     assert "- **own:** too few" in ill
     assert "- *own models do better:* an easy task" in ill
+    written(tmp_path, text.replace("too few", "other data"))
+    assert "- **FedAvg; own:** other data" in shown(0.6, 0.55)  # one reason, told once
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def drawings(groups: Sequence[Group], look: Look) -> list[Drawing]:
         alike = [group for group in groups if group.runs[0].measure == measure]
         measured = [group for group in alike if any(map(changes, group.runs))]
         if measured:
-            found += [_violins(measured, measure, look), _scatter(measured, measure, look)]
+            found += [_violins(measured, measure, look), scattered(measured, measure, look)]
     return found
 
 
@@ -198,7 +198,8 @@ def _violin(axis: Any, values: Sequence[float], height: float, colour: str) -> N
     axis.vlines(middle, height - 0.16, height + 0.16, color=colour, linewidth=2)
 
 
-def _scatter(measured: Sequence[Group], measure: Measure, look: Look) -> Drawing:
+def scattered(measured: Sequence[Group], measure: Measure, look: Look) -> Drawing:
+    """Each client's change by its own model over how many examples it has; a panel a group."""
     columns = min(look.across, len(measured))
     rows = -(-len(measured) // columns)
     figure = canvas(look.width, 1.1 + 0.82 * look.width / look.across * rows)

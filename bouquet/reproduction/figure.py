@@ -7,7 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from bouquet.colours import colour_of
-from bouquet.report.figures import course_of
+from bouquet.core.measure import ACCURATE
+from bouquet.report.figures import course_of, scattered
 from bouquet.report.looks import GREY, INK, PAGE, canvas, legend, lines_of, saved, style
 from bouquet.reproduction.outcome import Outcome, is_percent
 from bouquet.reproduction.recipe import BEST, BY, Entry, Recipe
@@ -16,7 +17,7 @@ from bouquet.storage.atomic import write_atomically
 from bouquet.storage.runs import Group, read
 from bouquet.sweeping.trials import FAILED
 
-LATE = "newcomers."
+LATE, SIZES = "newcomers.", "examples."
 # So many lines can be told apart in one panel.
 FEW = 6
 
@@ -46,6 +47,9 @@ def draw(recipe: Recipe, found: Outcome, out: Path, place: Path) -> None:
 def _figure(recipe: Recipe, found: Outcome, out: Path) -> Any:
     measures = list(dict.fromkeys(one.measure for one in found.numbers))
     groups = [] if recipe.computed else _groups(recipe, out)
+    if any(one.startswith(SIZES) for claim in recipe.claims for one in claim.by):
+        look = replace(PAGE, width=5.2 * len(groups))
+        return scattered([group for _, group in groups], ACCURATE, look).figure
     settings = in_settings([label for label, _ in groups]) if groups else {}
     panels = max(1, len(measures) + len(settings))
     lines = max((len(own) for own in settings.values()), default=len(recipe.entries))

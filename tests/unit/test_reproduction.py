@@ -247,6 +247,11 @@ def test_results_are_kept_drawn_and_put_on_a_page(
     assert (results / "mine" / "figure.png").read_bytes().startswith(b"\x89PNG")
     drawing = (results / "mine" / "figure.svg").read_text()
     assert {colour_of("fedavg"), colour_of("local")} <= set(re.findall("#[0-9a-f]{6}", drawing))
+    # What is said of clients' sizes is drawn client by client, not round by round.
+    claim = replace(quick.claims[0], by=("examples.mean", "examples.hurt"))
+    draw(replace(quick, claims=(claim,)), found, out, tmp_path)
+    changes = (tmp_path / "figure.svg").read_text()
+    assert ("training examples" in changes, "training examples" in drawing) == (True, False)
     monkeypatch.setattr("bouquet.reproduction.recipe.folder", lambda: tmp_path)
     text = page(results)
     ours = f"{found.numbers[0].mean:.2f}"

@@ -16,7 +16,8 @@ run may have keys that the paper tuned or does not give::
 
 With ``--quick`` the first value of each list counts, untried, unless ``[quick]`` has
 ``tune = true``. A measure is a place in ``summary.json``; ``best.`` before it makes it the best of
-a run's full evaluations instead of the last.
+a run's full evaluations instead of the last. ``why`` says why ours differ: a run's
+or a claim's own, or in front of all tables that of those that have none.
 """
 
 import hashlib
@@ -42,7 +43,7 @@ PAPERS = {
 
 _FIELDS = {
     "title", "paper", "place", "minutes", "seeds", "note", "fraction", "keys", "quick", "runs",
-    "claims", "computed", "tune",
+    "claims", "computed", "tune", "why",
 }  # fmt: skip
 _OF_RUN = {"name", "label", "keys", "published", "tune", "tune-by", "why"}
 _OF_CLAIM = {"says", "better", "by", "why"}
@@ -290,13 +291,14 @@ def _read(told: Mapping[str, Any], path: Path, quick: bool) -> Recipe:
     seeds = _seeds(less.pop("seeds", told.get("seeds", [0])), path)
     tuned = not quick or less.pop("tune", False) is True
     quickly = _scalars(flatten(less), path)
-    entries = tuple(_entry(one, path, tuned) for one in told.get("runs", []))
+    common = {"why": told.get("why", "")}
+    entries = tuple(_entry(common | one, path, tuned) for one in told.get("runs", []))
     if isinstance(quickly.get("rounds"), int):
         entries = tuple(_short(one, keys, int(quickly["rounds"])) for one in entries)
     known = [one.name for one in entries]
     if len(set(known)) < len(known):
         raise BadInput(f"{path}: every run must have a name of its own.")
-    claims = tuple(_claim(one, known, path) for one in told.get("claims", []))
+    claims = tuple(_claim(common | one, known, path) for one in told.get("claims", []))
     if not entries and "computed" not in told:
         raise BadInput(f"{path}: there must be [[runs]], or computed.")
     words = {

@@ -639,6 +639,11 @@ def test_reasons_are_given_where_ours_differ(
     assert "- *own models do better:* an easy task" in ill
     written(tmp_path, text.replace("too few", "other data"))
     assert "- **FedAvg; own:** other data" in shown(0.6, 0.55)  # one reason, told once
+    written(tmp_path, 'why = "another century"\n' + text.replace('why = "too few"', ""))
+    ill = shown(0.6, 0.55)  # whatever has no reason of its own
+    assert "- **FedAvg:** other data" in ill
+    assert "- **own:** another century" in ill
+    assert "- *own models do better:* an easy task" in ill
 
 
 @pytest.mark.parametrize(
